@@ -1,0 +1,35 @@
+"""hotfuse: an adaptive, fusing compiler and runtime for neural networks.
+
+    session = hotfuse.load("model.onnx")
+    outputs = session.run(None, {"input": array})
+
+    fast = hotfuse.compile(torch_model)
+    y = fast(x)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotfuse.config import Config
+from hotfuse.errors import HotfuseError
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.session import Session
+
+__version__ = "0.1.0"
+__all__ = ["Config", "HotfuseError", "compile", "load"]
+
+
+def load(source: Any, config: Config | None = None, **options: Any) -> Session:
+    """Load a model for inference: a path to .onnx or .pt2, bytes of an ONNX model, or an `onnx.ModelProto`."""
+    from hotfuse.entry import load_model
+
+    return load_model(source, config, options)
+
+
+def compile(model: Any, config: Config | None = None, **options: Any) -> Any:
+    """A drop-in for a PyTorch module, function or exported program that hotfuse speeds up while it serves."""
+    from hotfuse.frontends.torch_model import compile_model
+
+    return compile_model(model, config, options)

@@ -1,0 +1,81 @@
+"""Every error hotfuse raises on purpose.
+
+    HotfuseError
+    ├── ConfigError           an option has a value that is not allowed
+    ├── ModelError            the model itself is at fault
+    │   ├── InvalidModel      malformed: cycles, duplicate names, missing values, wrong types
+    │   ├── UnsupportedModel  well-formed, but an operator is known to nobody here
+    │   ├── UnsafeModel       refused for safety: external-data paths, links, device files
+    │   └── LimitExceeded     larger than the limits in Config: nodes, nesting, bytes
+    ├── InputError            the inputs of a call do not fit the model
+    ├── DimError              size arithmetic that has no answer, or two sizes that contradict each other
+    ├── VerifyError           an invariant of the graph or plan does not hold
+    ├── IllegalEdit           a plan edit that would change the result; nothing was changed
+    ├── ParseError            text that is not a graph or plan
+    ├── CaptureError          a PyTorch model could not be captured (serving goes on eagerly unless strict)
+    └── ExecutionError        an operator failed while running; says which, and where it is in the user's model
+
+A message says what is wrong, where in the user's model, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class HotfuseError(Exception):
+    """Base of all errors raised by hotfuse."""
+
+
+class ConfigError(HotfuseError, ValueError):
+    pass
+
+
+class ModelError(HotfuseError):
+    pass
+
+
+class InvalidModel(ModelError, ValueError):
+    pass
+
+
+class UnsupportedModel(ModelError):
+    pass
+
+
+class UnsafeModel(ModelError):
+    pass
+
+
+class LimitExceeded(ModelError):
+    pass
+
+
+class InputError(HotfuseError, ValueError):
+    pass
+
+
+class DimError(HotfuseError, ValueError):
+    pass
+
+
+class VerifyError(HotfuseError):
+    pass
+
+
+class IllegalEdit(HotfuseError):
+    """Raised by plan edits. `reason` names the rule that forbids the edit."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ParseError(HotfuseError, ValueError):
+    pass
+
+
+class CaptureError(HotfuseError):
+    pass
+
+
+class ExecutionError(HotfuseError, RuntimeError):
+    pass

@@ -1,0 +1,1 @@
+"""Front ends: models become graphs."""

@@ -1,0 +1,434 @@
+"""ONNX graphs become IR graphs, one node at a time, in one pass that infers types as it goes.
+
+A node is imported by the first of these that knows it:
+  1. an importer of ours (`onnx_ops/*`), or an operator record that names it in `onnx`;
+  2. onnx's own function body for it, imported node by node;
+  3. nobody: the node stays opaque and onnx's reference evaluator runs it; the report names it and says why.
+
+ONNX's nested graphs read outer values by name. Ours are closed: what a nested graph reads becomes a further input, and
+constants are declared again (by reference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+from onnx import helper
+
+import hotfuse.frontends.onnx_ops  # noqa: F401  (fills IMPORTERS)
+from hotfuse.config import Config
+from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded, UnsupportedModel
+from hotfuse.frontends.onnx_node import IMPORTERS, ONNX_DTYPES, Decline, Imported, OnnxNode
+from hotfuse.frontends.onnx_tensor import tensor_constant
+from hotfuse.ir.builder import GraphBuilder, infer_node
+from hotfuse.ir.dim import Dim, symbol
+from hotfuse.ir.graph import Constant, Graph, Origin, Value
+from hotfuse.ir.op import OPS, FreshSymbols
+from hotfuse.ir.types import ANY, MapType, OptionalType, SequenceType, TensorType, Type
+
+DIRECT = {name: op.name for op in OPS.values() for name in op.onnx}
+Env = dict[str, Value | None]
+
+
+@dataclass
+class OnnxImport:
+    """What an import needs and finds. `opaque` lists (origin, operator, reason) of nodes nobody here knows."""
+
+    opsets: Mapping[str, int]
+    config: Config
+    base_dir: str | None = None
+    initializers: Mapping[str, Constant] = field(default_factory=dict)
+    fresh: FreshSymbols = field(default_factory=FreshSymbols)
+    opaque: list[tuple[str, str, str]] = field(default_factory=list)
+    depth: int = 0
+
+
+def import_model(proto: onnx.ModelProto, context: OnnxImport) -> Graph:
+    """The main graph of a model whose local functions are inlined already."""
+    builder = GraphBuilder(proto.graph.name or "main", context.fresh)
+    env: Env = {}
+    constants = _declare_constants(proto.graph, builder, env, context, context.initializers)
+    for info in proto.graph.input:
+        if info.name not in constants:
+            env[info.name] = builder.input(info.name, type_from_proto(info.type, context.fresh, info.name))
+    outputs = _import_nodes(proto.graph, builder, env, context)
+    return builder.build(outputs)
+
+
+def _declare_constants(
+    graph: onnx.GraphProto, builder: GraphBuilder, env: Env, context: OnnxImport, ready: Mapping[str, Constant]
+) -> set[str]:
+    names = set()
+    for name, constant in ready.items():
+        env[name] = builder.constant(constant, name)
+        names.add(name)
+    for tensor in graph.initializer:
+        if tensor.name in env:
+            raise InvalidModel(f"initializer {tensor.name!r} is defined twice; give each value a name of its own")
+        env[tensor.name] = builder.constant(tensor_constant(tensor, context.base_dir), tensor.name)
+        names.add(tensor.name)
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        env[name] = builder.constant(_dense(sparse, context), name)
+        names.add(name)
+    return names
+
+
+def _dense(sparse: onnx.SparseTensorProto, context: OnnxImport) -> Any:
+    import numpy as np
+
+    values = tensor_constant(sparse.values, context.base_dir).numpy()
+    indices = tensor_constant(sparse.indices, context.base_dir).numpy()
+    dense = np.zeros(tuple(sparse.dims), dtype=values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def _import_nodes(graph: onnx.GraphProto, builder: GraphBuilder, env: Env, context: OnnxImport) -> list[Value]:
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in env:
+                raise InvalidModel(_undefined(graph, node, name))
+        values = import_node(node, [env[n] if n else None for n in node.input], builder, env, context)
+        _bind_outputs(node, values, env)
+    outputs = []
+    for info in graph.output:
+        found = env.get(info.name)
+        if found is None:
+            raise InvalidModel(f"graph output {info.name!r} is computed by no node")
+        outputs.append(found)
+    return outputs
+
+
+def _bind_outputs(node: onnx.NodeProto, values: Sequence[Value | None], env: Env) -> None:
+    for name, value in zip(node.output, values, strict=False):
+        if not name:
+            continue
+        if name in env:
+            raise InvalidModel(f"value {name!r} is defined twice, again by {node.op_type} {node.name!r}")
+        env[name] = value
+
+
+def _undefined(graph: onnx.GraphProto, node: onnx.NodeProto, name: str) -> str:
+    later = any(name in other.output for other in graph.node)
+    where = f"{node.op_type} {node.name!r} reads {name!r}"
+    if later:
+        return f"{where} before it is computed: the nodes form a cycle or are not in order"
+    return f"{where}, which nothing defines; check the name, or add it as a graph input"
+
+
+def import_node(
+    node: onnx.NodeProto, inputs: Sequence[Value | None], builder: GraphBuilder, env: Env, context: OnnxImport
+) -> Sequence[Value | None]:
+    """The values of one ONNX node, written to `builder`."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = context.opsets.get(domain)
+    if version is None:
+        if domain == "":
+            raise InvalidModel(f"{node.op_type} {node.name!r}: the model imports no opset of domain 'ai.onnx'")
+        version = 1
+    origin = Origin(node.name or (node.output[0] if node.output else ""), f"{domain + '.' if domain else ''}{node.op_type}")
+    before, builder.origin = builder.origin, (builder.origin if builder.origin.layer and context.depth else origin)
+
+    def nested(protos: Sequence[onnx.GraphProto], types: Sequence[Sequence[Type]]) -> tuple[list[Graph], list[Value]]:
+        return import_nested(protos, types, env, builder, context)
+
+    try:
+        attributes = {a.name: attribute_value(a, context) for a in node.attribute}
+        seen = OnnxNode(node, version, builder, list(inputs), attributes, nested)
+        return _import(seen, domain, context)
+    except HotfuseError as error:
+        if getattr(error, "located", False):
+            raise
+        located = type(error)(f"{origin}: {error}")
+        located.located = True  # type: ignore[attr-defined]
+        raise located from error
+    finally:
+        builder.origin = before
+
+
+def _import(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
+    reason = "no operator here corresponds to it"
+    importer = IMPORTERS.get((domain, n.op_type))
+    if importer is not None:
+        result = importer(n)
+        if not isinstance(result, Decline):
+            return _as_sequence(result)
+        reason = result.reason
+    elif domain == "" and n.op_type in DIRECT and _direct_fits(n):
+        attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in n.attributes.items()}
+        return (n.add(DIRECT[n.op_type], *n.inputs, **attrs),)
+    body = function_body(n, domain)
+    if body is not None:
+        return _import_function(body, n, context)
+    return _import_opaque(n, domain, reason, context)
+
+
+def _direct_fits(n: OnnxNode) -> bool:
+    """Records that name an ONNX operator take its inputs as they are: tensors, without attributes of older opsets."""
+    return not n.attributes and all(v is not None and isinstance(v.type, TensorType) for v in n.inputs)
+
+
+def _as_sequence(result: Imported) -> Sequence[Value | None]:
+    if result is None or isinstance(result, Value):
+        return (result,)
+    assert not isinstance(result, Decline)
+    return result
+
+
+def attribute_value(attribute: onnx.AttributeProto, context: OnnxImport) -> Any:
+    """An attribute as a Python value; bytes that are text become str, tensors become arrays."""
+    kind = attribute.type
+    A = onnx.AttributeProto
+    if kind == A.TENSOR:
+        return tensor_constant(attribute.t, context.base_dir).numpy()
+    if kind == A.GRAPH:
+        return attribute.g
+    if kind == A.GRAPHS:
+        return list(attribute.graphs)
+    if kind == A.STRING:
+        return _text(attribute.s)
+    if kind == A.STRINGS:
+        return [_text(s) for s in attribute.strings]
+    if kind == A.TENSORS:
+        return [tensor_constant(t, context.base_dir).numpy() for t in attribute.tensors]
+    if kind == A.SPARSE_TENSOR:
+        return _dense(attribute.sparse_tensor, context)
+    if kind == A.TYPE_PROTO:
+        return attribute.tp
+    return helper.get_attribute_value(attribute)
+
+
+def _text(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+# function bodies
+
+
+def function_body(n: OnnxNode, domain: str) -> onnx.FunctionProto | None:
+    """onnx's own definition of the node in terms of simpler ones, if it has one."""
+    try:
+        schema = onnx.defs.get_schema(n.op_type, n.version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= n.version]
+        data = schema.get_function_with_opset_version(max(versions)) if versions else None
+        return onnx.FunctionProto.FromString(data) if data else None
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= n.version]
+        types = [b"" if v is None else type_to_proto(v.type).SerializeToString() for v in n.inputs]
+        if versions:
+            data = schema.get_context_dependent_function_with_opset_version(max(versions), n.proto.SerializeToString(), types)
+            return onnx.FunctionProto.FromString(data) if data else None
+    return None
+
+
+def _import_function(body: onnx.FunctionProto, n: OnnxNode, context: OnnxImport) -> Sequence[Value | None]:
+    if context.depth >= context.config.max_nesting:
+        raise LimitExceeded(f"functions are nested deeper than {context.config.max_nesting}")
+    opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in body.opset_import} or context.opsets
+    inner = replace(context, opsets={**context.opsets, **opsets}, depth=context.depth + 1)
+    env: Env = dict(zip(body.input, (*n.inputs, *[None] * len(body.input)), strict=False))
+    given = {a.name: a for a in n.proto.attribute}
+    defaults = {a.name: a for a in body.attribute_proto}
+    for node in body.node:
+        bound = _bind_attributes(node, given, defaults)
+        missing = [name for name in bound.input if name and name not in env]
+        if missing:
+            raise InvalidModel(f"the function body of {n.op_type} reads {missing[0]!r}, which it does not define")
+        values = import_node(bound, [env[i] if i else None for i in bound.input], n.builder, env, inner)
+        _bind_outputs(bound, values, env)
+    return [env.get(name) for name in body.output]
+
+
+def _bind_attributes(
+    node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto], defaults: Mapping[str, onnx.AttributeProto]
+) -> onnx.NodeProto:
+    """The node with attributes that refer to the function's own replaced by what the caller gave."""
+    if not any(a.ref_attr_name for a in node.attribute):
+        return node
+    bound = onnx.NodeProto()
+    bound.CopyFrom(node)
+    del bound.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            bound.attribute.append(attribute)
+            continue
+        source = given.get(attribute.ref_attr_name, defaults.get(attribute.ref_attr_name))
+        if source is not None:
+            copy = bound.attribute.add()
+            copy.CopyFrom(source)
+            copy.name = attribute.name
+    return bound
+
+
+# opaque nodes
+
+
+def _import_opaque(n: OnnxNode, domain: str, reason: str, context: OnnxImport) -> Sequence[Value]:
+    """Keep the node as it is, for onnx's reference evaluator."""
+    if not domain.startswith("ai.onnx") and domain != "":
+        raise UnsupportedModel(f"operator {n.op_type} of domain {domain!r} is not known; register a function body for it")
+    try:
+        onnx.defs.get_schema(n.op_type, n.version, domain)
+    except onnx.defs.SchemaError:
+        raise UnsupportedModel(
+            f"ONNX has no operator {n.op_type!r} in opset {n.version} of domain {domain or 'ai.onnx'!r}; check the opset import"
+        ) from None
+    model = _single_node_model(n, domain, context)
+    types = _opaque_types(model, n, context)
+    given = [v for v in n.inputs if v is not None]
+    context.opaque.append((str(n.builder.origin), n.op_type, reason))
+    return n.builder.add_node(
+        "onnx_op",
+        given,
+        {"op_type": n.op_type, "domain": domain, "version": n.version, "reason": reason, "proto": model.SerializeToString()},
+        outputs=n.num_outputs,
+        types=types,
+    )
+
+
+def _single_node_model(n: OnnxNode, domain: str, context: OnnxImport) -> onnx.ModelProto:
+    node = onnx.NodeProto()
+    node.CopyFrom(n.proto)
+    del node.input[:], node.output[:]
+    infos = []
+    for i, value in enumerate(n.inputs):
+        node.input.append(f"x{i}" if value is not None else "")
+        if value is not None:
+            infos.append(onnx.ValueInfoProto(name=f"x{i}", type=type_to_proto(value.type)))
+    node.output.extend(f"y{i}" for i in range(n.num_outputs))
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    graph = helper.make_graph([node], "opaque", infos, outputs)
+    opsets = [helper.make_opsetid(d, v) for d, v in {**context.opsets, domain: n.version}.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _opaque_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) -> list[Type]:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # onnx raises many kinds; without its answer the node still runs, untyped
+        return [ANY] * n.num_outputs
+    return [type_from_proto(o.type, context.fresh) for o in inferred.graph.output]
+
+
+# nested graphs
+
+
+def free_names(graph: onnx.GraphProto) -> dict[str, None]:
+    """The outer values a nested graph reads, in order of use."""
+    defined = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    found: dict[str, None] = {}
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in defined:
+                found[name] = None
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                found.update((name, None) for name in free_names(inner) if name not in defined)
+        defined.update(node.output)
+    found.update((o.name, None) for o in graph.output if o.name not in defined)
+    return found
+
+
+def import_nested(
+    protos: Sequence[onnx.GraphProto], types: Sequence[Sequence[Type]], env: Env, builder: GraphBuilder, context: OnnxImport
+) -> tuple[list[Graph], list[Value]]:
+    """Nested graphs whose own inputs have the given types, closed over the same outer values, which are returned too."""
+    if context.depth >= context.config.max_nesting:
+        raise LimitExceeded(f"graphs are nested deeper than {context.config.max_nesting}")
+    names = dict.fromkeys(name for proto in protos for name in free_names(proto))
+    for name in names:
+        if name not in env:
+            raise InvalidModel(f"a nested graph reads {name!r}, which nothing around it defines")
+    shared = {name: value for name in names if (value := env[name]) is not None and value.name not in builder.constants}
+    captured = list({v.name: v for v in shared.values()}.values())
+    inner = replace(context, depth=context.depth + 1, initializers={})
+    graphs = []
+    for proto, given in zip(protos, types, strict=True):
+        nested = GraphBuilder(proto.name or "nested", context.fresh)
+        scope: Env = {}
+        for name in names:
+            value = env[name]
+            if value is None:
+                scope[name] = None
+            elif value.name in builder.constants:
+                if value.name not in nested.values:
+                    nested.constant(builder.constants[value.name], value.name)
+                scope[name] = nested.values[value.name]
+        _declare_constants(proto, nested, scope, inner, {})
+        own = [info.name for info in proto.input]
+        if len(own) != len(given):
+            raise InvalidModel(f"nested graph {proto.name!r} takes {len(own)} inputs, {len(given)} are passed")
+        for name, type in zip(own, given, strict=True):
+            scope[name] = nested.input(name if name not in nested.values else nested.unique(name), type)
+        inputs = {v.name: nested.input(nested.unique(v.name), v.type) for v in captured}
+        for name, value in shared.items():
+            scope.setdefault(name, inputs[value.name])
+        outputs = _import_nodes(proto, nested, scope, inner)
+        graphs.append(nested.build(outputs))
+    return graphs, captured
+
+
+# types
+
+
+def type_from_proto(proto: onnx.TypeProto, fresh: Callable[[], Dim], name: str = "") -> Type:
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(proto, kind)
+        if tensor.elem_type == onnx.TensorProto.UNDEFINED:
+            return ANY
+        if tensor.elem_type not in ONNX_DTYPES:
+            raise InvalidModel(f"value {name!r} has the unknown element type {tensor.elem_type}")
+        shape = tuple(_dim(d, fresh, name) for d in tensor.shape.dim) if tensor.HasField("shape") else None
+        return TensorType(ONNX_DTYPES[tensor.elem_type], shape)
+    if kind == "sequence_type":
+        return SequenceType(type_from_proto(proto.sequence_type.elem_type, fresh, name))
+    if kind == "optional_type":
+        return OptionalType(type_from_proto(proto.optional_type.elem_type, fresh, name))
+    if kind == "map_type":
+        return MapType(ONNX_DTYPES[proto.map_type.key_type], type_from_proto(proto.map_type.value_type, fresh, name))
+    return ANY
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension, fresh: Callable[[], Dim], name: str) -> Dim:
+    if dim.HasField("dim_value"):
+        if dim.dim_value < 0:
+            raise InvalidModel(f"value {name!r} has the negative size {dim.dim_value}")
+        return int(dim.dim_value)
+    if dim.dim_param:
+        return symbol(_symbol_name(dim.dim_param))
+    return fresh()
+
+
+def _symbol_name(text: str) -> str:
+    """A dim_param as a symbol; characters that the text form of dims gives a meaning are replaced."""
+    name = "".join(c if c.isalnum() or c in "_." else "_" for c in text)
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
+
+
+def type_to_proto(type: Type) -> onnx.TypeProto:
+    if isinstance(type, TensorType):
+        number = next(k for k, v in ONNX_DTYPES.items() if v == type.dtype)
+        shape = None if type.shape is None else [d if isinstance(d, int) else None for d in type.shape]
+        return helper.make_tensor_type_proto(number, shape)
+    if isinstance(type, SequenceType):
+        return helper.make_sequence_type_proto(type_to_proto(type.element))
+    if isinstance(type, OptionalType):
+        return helper.make_optional_type_proto(type_to_proto(type.element))
+    if isinstance(type, MapType):
+        key = next(k for k, v in ONNX_DTYPES.items() if v == type.key)
+        return helper.make_map_type_proto(key, type_to_proto(type.value))
+    return onnx.TypeProto()

@@ -1,0 +1,191 @@
+"""GraphBuilder: the one way to write a graph. It names values, infers types as nodes are added, and holds no node twice.
+
+State: the graph under construction; it is changed by the builder's own methods and frozen by `build`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hotfuse.errors import DimError, HotfuseError, InvalidModel
+from hotfuse.ir.dim import NO_FACTS, Dim, Facts
+from hotfuse.ir.graph import CPU, NO_ATTRS, NO_ORIGIN, Attrs, Constant, Graph, Node, Origin, Value
+from hotfuse.ir.op import CONTENTS_LIMIT, OPS, Call, FreshSymbols
+from hotfuse.ir.types import BOOL, I64, TensorType, Type
+
+
+class GraphBuilder:
+    """Writes a graph node by node; every `add` returns values that already have their types.
+
+    `retype` gives the inference of one node; tests may pass their own.
+    """
+
+    def __init__(self, name: str = "main", fresh: Callable[[], Dim] | None = None, facts: Facts = NO_FACTS) -> None:
+        self.name = name
+        self.fresh = fresh if fresh is not None else FreshSymbols()
+        self.facts = facts
+        self.inputs: list[str] = []
+        self.weights: list[str] = []
+        self.nodes: list[Node] = []
+        self.values: dict[str, Value] = {}
+        self.constants: dict[str, Constant] = {}
+        self.origin = NO_ORIGIN
+        self._numbers: dict[str, int] = {}
+        self._shared: dict[tuple[object, ...], Value] = {}
+
+    def input(self, name: str, type: Type, device: str = CPU) -> Value:
+        self.inputs.append(name)
+        return self._define(Value(name, type, device))
+
+    def weight(self, name: str, type: Type, device: str = CPU) -> Value:
+        self.weights.append(name)
+        return self._define(Value(name, type, device))
+
+    def constant(self, data: Any, name: str | None = None, device: str = CPU) -> Value:
+        """A constant by reference. Small ones that have no name of their own are shared."""
+        constant = data if isinstance(data, Constant) else Constant.of(data)
+        key = None
+        if name is None and _size(constant) <= 16:
+            array = constant.numpy()
+            key = (constant.type, device, array.tobytes() if array.dtype != object else tuple(array.reshape(-1).tolist()))
+            if key in self._shared:
+                return self._shared[key]
+        value = Value(self.unique("const") if name is None else name, constant.type, device, contents_of(constant))
+        self.constants[value.name] = constant
+        self._define(value)
+        if key is not None:
+            self._shared[key] = value
+        return value
+
+    def dims(self, dims: Sequence[Dim], scalar: bool = False) -> Value:
+        """An int64 tensor of sizes, a constant when they are plain numbers."""
+        if all(isinstance(d, int) for d in dims):
+            array = np.array(dims, dtype=np.int64)
+            return self.constant(array.reshape(()) if scalar else array)
+        return self.add("dims", dims=tuple(dims), scalar=scalar)
+
+    def add(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
+        """Add a node with one output."""
+        return self.add_node(op, inputs, attrs)[0]
+
+    def add_node(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        graphs: Sequence[Graph] = (),
+        outputs: int = 1,
+        names: Sequence[str] | None = None,
+        types: Sequence[Type] | None = None,
+        origin: Origin | None = None,
+    ) -> tuple[Value, ...]:
+        """Add a node. `types` overrides inference (opaque nodes, where the front end knows more)."""
+        frozen = Attrs(attrs) if attrs else NO_ATTRS
+        origin = origin or self.origin
+        results = infer_node(op, inputs, frozen, graphs, self.fresh, outputs, types, origin)
+        if names is None:
+            names = [self.unique(op) for _ in range(outputs)]
+        values = tuple(replace(v, name=n) for v, n in zip(results, names, strict=True))
+        ins = tuple(None if v is None else v.name for v in inputs)
+        self.nodes.append(Node(op, ins, tuple(names), frozen, tuple(graphs), origin))
+        for value in values:
+            self._define(value)
+        return values
+
+    def append(self, node: Node, values: Iterable[Value]) -> None:
+        """Add a node that exists already, with its values as they are (for passes that keep most of a graph)."""
+        self.nodes.append(node)
+        for value in values:
+            self._define(value)
+
+    def unique(self, stem: str) -> str:
+        """A name that no value of this graph has."""
+        number = self._numbers.get(stem, 0)
+        name = f"{stem}_{number}"
+        while name in self.values:
+            number += 1
+            name = f"{stem}_{number}"
+        self._numbers[stem] = number + 1
+        return name
+
+    def build(self, outputs: Iterable[Value]) -> Graph:
+        return Graph(
+            self.name,
+            tuple(self.inputs),
+            tuple(v.name for v in outputs),
+            tuple(self.nodes),
+            dict(self.values),
+            dict(self.constants),
+            tuple(self.weights),
+            self.facts,
+        )
+
+    def _define(self, value: Value) -> Value:
+        if value.name in self.values:
+            raise InvalidModel(f"value {value.name!r} is defined twice; give each value a name of its own")
+        self.values[value.name] = value
+        return value
+
+
+def infer_node(
+    op: str,
+    inputs: Sequence[Value | None],
+    attrs: Mapping[str, Any],
+    graphs: Sequence[Graph],
+    fresh: Callable[[], Dim],
+    outputs: int,
+    types: Sequence[Type] | None = None,
+    origin: Origin = NO_ORIGIN,
+) -> list[Value]:
+    """The unnamed result values of one node: types, device and known contents."""
+    record = OPS.get(op)
+    if record is None:
+        raise InvalidModel(f"operator {op!r} is not defined; known operators are listed by `hotfuse.ir.op.OPS`")
+    call = Call(op, inputs, attrs, graphs, fresh, outputs)
+    try:
+        found = record.infer(call) if types is None else types
+        device = attrs["to"] if op == "transfer" else next((v.device for v in inputs if v is not None), CPU)
+        contents: Sequence[Any] = (None,) * outputs
+        if record.contents is not None and any(_may_be_sizes(t) for t in found):
+            contents = record.contents(call)
+    except HotfuseError as error:
+        if origin is NO_ORIGIN or getattr(error, "located", False):
+            raise
+        located = type(error)(f"{origin}: {error}")
+        located.located = True  # type: ignore[attr-defined]
+        raise located from None
+    except (DimError, ValueError, TypeError, IndexError, KeyError) as error:
+        raise InvalidModel(f"{origin or op}: inputs do not fit operator {op}: {error}") from error
+    if len(found) < outputs:
+        raise InvalidModel(f"{origin or op}: operator {op} has {len(found)} results, {outputs} are asked for")
+    return [Value("", t, device, c) for t, c in zip(found, contents, strict=False)][:outputs]
+
+
+def _may_be_sizes(type: Type) -> bool:
+    return (
+        isinstance(type, TensorType)
+        and (type.dtype.is_integer or type.dtype is BOOL)
+        and type.shape is not None
+        and len(type.shape) <= 1
+    )
+
+
+def contents_of(constant: Constant) -> tuple[Dim, ...] | None:
+    """The elements of a small integer constant."""
+    if not _may_be_sizes(constant.type) or _size(constant) > CONTENTS_LIMIT:
+        return None
+    return tuple(int(x) for x in constant.numpy().reshape(-1).tolist())
+
+
+def _size(constant: Constant) -> int:
+    return functools.reduce(lambda a, b: a * b, (int(d) for d in constant.type.shape or ()), 1)  # type: ignore[arg-type]
+
+
+def int64(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype=I64.numpy)

@@ -1,0 +1,153 @@
+"""The dataflow graph: frozen nodes over named, typed values.
+
+A `Graph` is a closed function. Values are named; each is defined once: as an input, a weight, a constant, or a node's output.
+Nodes are in an order in which every value is defined before it is used. A node that runs other graphs (if, loop, scan,
+while) carries them in `graphs`; nested graphs see nothing of the outer one but what the node passes as inputs.
+
+Weights are inputs that the model's owner supplies and may change (a PyTorch module's parameters); constants never change.
+Constants are held by reference: an array, a mapping of a file, anything `numpy.asarray` reads.
+
+Nothing here is changed after it is made. An edit is `dataclasses.replace`, or a `GraphBuilder` that writes a new graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hotfuse.ir.dim import NO_FACTS, Dim, Facts
+from hotfuse.ir.types import ANY, TensorType, Type, type_of
+
+CPU = "cpu"
+
+
+class Attrs(dict[str, Any]):
+    """The attributes of a node: a mapping that cannot be changed, so that nodes may share it and be hashed."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: object, **kwargs: object) -> None:
+        raise TypeError("attributes are immutable; make a new node")
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted((k, _hashable(v)) for k, v in self.items())))
+
+
+def _hashable(value: Any) -> Any:
+    return repr(value) if isinstance(value, (dict, list, np.ndarray)) else value
+
+
+NO_ATTRS = Attrs()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node comes from in the user's model: the layer's name, the original operator, the source line if known."""
+
+    layer: str = ""
+    operator: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.layer or None, self.operator, self.source) if part)
+
+
+NO_ORIGIN = Origin()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a graph. `contents` holds the elements of small integer tensors (rank 0 or 1) as dims, where known."""
+
+    name: str
+    type: Type = ANY
+    device: str = CPU
+    contents: tuple[Dim, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A constant by reference. `data` is anything `numpy.asarray` reads without copying; `type` is its type."""
+
+    data: Any
+    type: TensorType
+
+    @staticmethod
+    def of(array: Any) -> Constant:
+        array = np.asanyarray(array)
+        return Constant(array, type_of(array))
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        return np.asarray(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One application of an operator. An absent optional input is None. `id` is the name of its first output."""
+
+    op: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    attrs: Attrs = NO_ATTRS
+    graphs: tuple[Graph, ...] = ()
+    origin: Origin = NO_ORIGIN
+
+    @property
+    def id(self) -> str:
+        return self.outputs[0]
+
+    @property
+    def uses(self) -> Iterator[str]:
+        return (name for name in self.inputs if name is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    values: Mapping[str, Value]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    weights: tuple[str, ...] = ()
+    facts: Facts = NO_FACTS
+
+    @cached_property
+    def producer(self) -> Mapping[str, Node]:
+        """The node that defines each value (inputs, weights and constants have none)."""
+        return {name: node for node in self.nodes for name in node.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each value, in order."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.uses):
+                found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Node]:
+        return {node.id: node for node in self.nodes}
+
+    def type(self, name: str) -> Type:
+        return self.values[name].type
+
+    def device(self, node: Node) -> str:
+        """The device a node runs on: that of its first output."""
+        return self.values[node.id].device
+
+    def walk(self) -> Iterator[Graph]:
+        """This graph and every graph nested in it."""
+        pending = [self]
+        while pending:
+            graph = pending.pop()
+            yield graph
+            for node in graph.nodes:
+                pending.extend(node.graphs)

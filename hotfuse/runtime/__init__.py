@@ -1,0 +1,1 @@
+"""Running plans: engines, binding to shapes, memory, sessions."""

@@ -1,0 +1,270 @@
+"""Binding: a plan and the exact types of its inputs become a list of steps with every place fixed.
+
+Binding infers the whole graph anew with the exact shapes, so sizes are numbers wherever they do not depend on data. Values
+whose contents are then known are computed now, once. Intermediates of known size get a place in the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hotfuse.errors import LimitExceeded
+from hotfuse.ir.builder import infer_node
+from hotfuse.ir.graph import Attrs, Graph, Node, Value
+from hotfuse.ir.dim import Dim, substitute
+from hotfuse.ir.op import OPS, FreshSymbols, Pattern
+from hotfuse.ir.plan import Plan
+from hotfuse.ir.types import STRING, TensorType, Type, numel
+from hotfuse.runtime.engine import Compute, Engine, RunGraph
+from hotfuse.runtime.memory import Interval, Placement, plan_arena
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One computation: read `inputs` from the slots, write `outputs`, then drop `dead`. `view` is its place in the arena."""
+
+    function: Callable[..., Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    dead: tuple[int, ...]
+    many: bool
+    view: int  # -1: the function allocates
+    node: Node
+    check: bool  # its size depends on data: check the limit before it runs
+
+
+@dataclass(frozen=True)
+class BoundPlan:
+    """A plan with exact shapes. Immutable, so any number of threads may run it, each with slots and an arena of its own."""
+
+    steps: tuple[Step, ...]
+    template: tuple[Any, ...]  # the slots before the first step: constants in place, everything else None
+    inputs: tuple[int, ...]
+    outputs: tuple[tuple[int, bool], ...]  # slot, and whether its memory may be shared
+    placements: tuple[Placement, ...]
+    arena_bytes: int
+    types: Mapping[str, Type]
+
+
+def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[Node, Value], None]) -> dict[str, Value]:
+    """Every value of the graph, inferred from the exact types of its inputs and weights."""
+    values: dict[str, Value] = {}
+    sizes: dict[str, int] = {}
+    for name in (*graph.inputs, *graph.weights):
+        values[name] = replace(graph.values[name], type=given[name])
+        _learn_sizes(graph.values[name].type, given[name], sizes)
+    for name in graph.constants:
+        values[name] = graph.values[name]
+    fresh = FreshSymbols()
+    for node in graph.nodes:
+        attrs = concrete_attrs(node.attrs, sizes) if sizes else node.attrs
+        opaque = OPS[node.op].pattern is Pattern.OPAQUE
+        types = [concrete_type(graph.values[n].type, sizes) for n in node.outputs] if opaque else None
+        inputs = [None if n is None else values[n] for n in node.inputs]
+        found = infer_node(node.op, inputs, attrs, node.graphs, fresh, len(node.outputs), types, node.origin)
+        for name, value in zip(node.outputs, found, strict=True):
+            values[name] = replace(value, name=name, device=graph.values[name].device)
+            check(node, values[name])
+    return values
+
+
+def _learn_sizes(declared: Type, actual: Type, sizes: dict[str, int]) -> None:
+    """Read the sizes of symbols off one input."""
+    if isinstance(declared, TensorType) and isinstance(actual, TensorType) and declared.shape and actual.shape:
+        for dim, size in zip(declared.shape, actual.shape, strict=False):
+            if not isinstance(dim, int) and isinstance(size, int) and len(dim.terms) == 1:
+                (monomial, coefficient) = dim.terms[0]
+                if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+                    sizes.setdefault(str(monomial[0][0]), size)
+
+
+def concrete_attrs(attrs: Attrs, sizes: Mapping[str, Dim]) -> Attrs:
+    """Attributes with the known sizes in place of their symbols."""
+    if not attrs or not any(isinstance(v, tuple) and any(_symbolic(d) for d in v) for v in attrs.values()):
+        return attrs
+    return Attrs(
+        {k: tuple(substitute(d, sizes) if _symbolic(d) else d for d in v) if isinstance(v, tuple) else v for k, v in attrs.items()}
+    )
+
+
+def _symbolic(dim: Any) -> bool:
+    from hotfuse.ir.dim import Expr
+
+    return isinstance(dim, Expr)
+
+
+def concrete_type(type: Type, sizes: Mapping[str, Dim]) -> Type:
+    if isinstance(type, TensorType) and type.shape is not None:
+        return TensorType(type.dtype, tuple(substitute(d, sizes) for d in type.shape))
+    return type
+
+
+def check_size(limit: int) -> Callable[[Node, Value], None]:
+    """A check that refuses a value larger than `limit` bytes, before anything is allocated for it."""
+
+    def check(node: Node, value: Value) -> None:
+        type = value.type
+        if isinstance(type, TensorType) and type.is_static and not OPS[node.op].view:
+            size = numel(type.shape or ()) * type.dtype.bytes
+            if isinstance(size, int) and size > limit:
+                raise LimitExceeded(
+                    f"{node.origin or node.id}: {node.op} would make {type}, {size:,} bytes; the limit is {limit:,} "
+                    "(raise max_value_bytes if the model is right)"
+                )
+
+    return check
+
+
+def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGraph, limit: int) -> BoundPlan:
+    """Fix every place of `plan` for inputs and weights of the given types."""
+    graph = plan.graph
+    values = concrete_values(graph, given, check_size(limit))
+    slots: dict[str, int] = {}
+    template: list[Any] = [None]  # slot 0 stands for an absent input
+
+    def slot(name: str) -> int:
+        if name not in slots:
+            slots[name] = len(template)
+            template.append(None)
+        return slots[name]
+
+    inputs = tuple(slot(name) for name in (*graph.inputs, *graph.weights))
+    for name, constant in graph.constants.items():
+        template[slot(name)] = engine.constant(constant)
+
+    ordered = [node for group in plan.groups for node in plan.nodes(group)]
+    known = {n.id for n in ordered if _known(n, values)}
+    computes: list[tuple[Node, Compute]] = []
+    for node in ordered:
+        if node.id in known:
+            template[slot(node.id)] = engine.constant(_constant_of(values[node.id]))
+            continue
+        attrs = concrete_attrs(node.attrs, _sizes_of(graph, given))
+        exact = node if attrs is node.attrs else replace(node, attrs=attrs)
+        bound = engine.bind(exact, [values[n] if n else Value("") for n in node.inputs], run_graph)
+        computes.append((node, bound))
+
+    placements, offsets_of, total = _place(graph, values, computes, engine.plans_memory)
+    steps = _steps(graph, values, computes, slot, offsets_of)
+    outputs = _outputs(graph, computes, slot, known)
+    types = {name: value.type for name, value in values.items()}
+    return BoundPlan(steps, tuple(template), inputs, outputs, placements, total, types)
+
+
+def _sizes_of(graph: Graph, given: Mapping[str, Type]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name in (*graph.inputs, *graph.weights):
+        _learn_sizes(graph.values[name].type, given[name], sizes)
+    return sizes
+
+
+def _known(node: Node, values: Mapping[str, Value]) -> bool:
+    contents = values[node.id].contents
+    return len(node.outputs) == 1 and contents is not None and all(isinstance(d, int) for d in contents)
+
+
+def _constant_of(value: Value) -> Any:
+    from hotfuse.ir.graph import Constant
+
+    assert isinstance(value.type, TensorType) and value.contents is not None
+    array = np.array(value.contents, dtype=value.type.dtype.numpy).reshape([int(d) for d in value.type.shape or ()])  # type: ignore[arg-type]
+    return Constant(array, value.type)
+
+
+def _roots(graph: Graph, computes: Sequence[tuple[Node, Compute]]) -> dict[str, tuple[str, ...]]:
+    """For each value, the values whose memory it may share (itself if none)."""
+    roots: dict[str, tuple[str, ...]] = {}
+    for node, compute in computes:
+        sources: tuple[str, ...] = ()
+        if compute.aliases == "first":
+            sources = tuple(n for n in node.inputs[:1] if n is not None)
+        elif compute.aliases == "any":
+            sources = tuple(node.uses)
+        shared = tuple(dict.fromkeys(r for n in sources for r in roots.get(n, (n,))))
+        for name in node.outputs:
+            roots[name] = (name, *shared)
+    return roots
+
+
+def _place(
+    graph: Graph, values: Mapping[str, Value], computes: Sequence[tuple[Node, Compute]], enabled: bool
+) -> tuple[tuple[Placement, ...], dict[str, int], int]:
+    """Arena places for intermediates of known size that their function can write into."""
+    if not enabled:
+        return (), {}, 0
+    roots = _roots(graph, computes)
+    kept = {r for name in graph.outputs for r in roots.get(name, (name,))}
+    last: dict[str, int] = {}
+    for index, (node, _) in enumerate(computes):
+        for name in node.uses:
+            for root in roots.get(name, (name,)):
+                last[root] = index
+    names: list[str] = []
+    intervals: list[Interval] = []
+    placements: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
+    for index, (node, compute) in enumerate(computes):
+        type = values[node.id].type
+        if not compute.into or node.id in kept or not isinstance(type, TensorType) or not type.is_static or type.dtype is STRING:
+            continue
+        shape = tuple(int(d) for d in type.shape or ())  # type: ignore[arg-type]
+        size = int(numel(shape)) * type.dtype.bytes  # type: ignore[arg-type]
+        names.append(node.id)
+        intervals.append(Interval(index, max(index, last.get(node.id, index)), size))
+        placements.append((shape, type.dtype.numpy))
+    offsets, total = plan_arena(intervals)
+    made = tuple(Placement(o, s, d) for o, (s, d) in zip(offsets, placements, strict=True))
+    return made, {name: i for i, name in enumerate(names)}, total
+
+
+def _steps(
+    graph: Graph,
+    values: Mapping[str, Value],
+    computes: Sequence[tuple[Node, Compute]],
+    slot: Callable[[str], int],
+    views: Mapping[str, int],
+) -> tuple[Step, ...]:
+    last_use: dict[str, int] = {}
+    for index, (node, _) in enumerate(computes):
+        for name in (*node.uses, *node.outputs):
+            last_use[name] = index
+    permanent = {*graph.inputs, *graph.weights, *graph.constants, *graph.outputs}
+    dying: dict[int, list[int]] = {}
+    produced = {n for node, _ in computes for n in node.outputs}
+    for name, index in last_use.items():
+        if name not in permanent and name in produced:
+            dying.setdefault(index, []).append(slot(name))
+    steps = []
+    for index, (node, compute) in enumerate(computes):
+        type = values[node.id].type
+        steps.append(
+            Step(
+                compute.function,
+                tuple(0 if n is None else slot(n) for n in node.inputs),
+                tuple(slot(n) for n in node.outputs),
+                tuple(dying.get(index, ())),
+                compute.many,
+                views.get(node.id, -1),
+                node,
+                isinstance(type, TensorType) and not type.is_static and OPS[node.op].reference is not None,
+            )
+        )
+    return tuple(steps)
+
+
+def _outputs(
+    graph: Graph, computes: Sequence[tuple[Node, Compute]], slot: Callable[[str], int], known: set[str]
+) -> tuple[tuple[int, bool], ...]:
+    roots = _roots(graph, computes)
+    foreign = {*graph.inputs, *graph.weights, *graph.constants, *known}
+    seen: set[str] = set()
+    outputs = []
+    for name in graph.outputs:
+        mine = roots.get(name, (name,))
+        shared = any(r in foreign or r in seen for r in mine)
+        seen.update(mine)
+        outputs.append((slot(name), shared))
+    return tuple(outputs)

@@ -1,0 +1,144 @@
+"""The executor: runs a plan for any input shapes, from any number of threads.
+
+State: bound plans by input types (bounded, least recently used dropped), idle arenas of each, and executors of nested
+graphs. A lock guards the tables, never a computation. Each call has slots and an arena of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hotfuse.config import Config
+from hotfuse.errors import ExecutionError, HotfuseError
+from hotfuse.ir.builder import infer_node
+from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.op import CONTENTS_LIMIT, FreshSymbols
+from hotfuse.ir.plan import Plan, trivial_plan
+from hotfuse.ir.types import Type
+from hotfuse.runtime.binding import BoundPlan, Step, bind, check_size
+from hotfuse.runtime.engine import Engine
+from hotfuse.runtime.memory import Arena
+
+
+class Executor:
+    """Runs one plan on one engine."""
+
+    def __init__(self, plan: Plan, engine: Engine, config: Config) -> None:
+        self.plan = plan
+        self.engine = engine
+        self.config = config
+        self._bound: OrderedDict[tuple[Type, ...], BoundPlan] = OrderedDict()
+        self._arenas: dict[int, deque[Arena]] = {}
+        self._nested: dict[int, Executor] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def bound_shapes(self) -> int:
+        return len(self._bound)
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for `inputs` (graph inputs, then weights), owned by the caller."""
+        bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
+        slots = self._execute(bound, inputs)
+        return [self.engine.own(slots[s], shared) for s, shared in bound.outputs]
+
+    def bound(self, types: tuple[Type, ...]) -> BoundPlan:
+        """The bound plan for inputs of these types."""
+        with self._lock:
+            found = self._bound.get(types)
+            if found is not None:
+                self._bound.move_to_end(types)
+                return found
+        graph = self.plan.graph
+        given = dict(zip((*graph.inputs, *graph.weights), types, strict=True))
+        made = bind(self.plan, given, self.engine, self._run_nested, self.config.max_value_bytes)
+        with self._lock:
+            made = self._bound.setdefault(types, made)
+            while len(self._bound) > self.config.max_bound_shapes:
+                _, dropped = self._bound.popitem(last=False)
+                self._arenas.pop(id(dropped), None)
+        return made
+
+    def _execute(self, bound: BoundPlan, inputs: Sequence[Any]) -> list[Any]:
+        slots = list(bound.template)
+        for place, value in zip(bound.inputs, inputs, strict=True):
+            slots[place] = value
+        arena = self._take_arena(bound)
+        views = arena.views if arena is not None else ()
+        step: Step | None = None
+        try:
+            with np.errstate(all="ignore"):
+                for step in bound.steps:
+                    arguments = [slots[i] for i in step.inputs]
+                    if step.check:
+                        self._check(step, arguments)
+                    if step.view >= 0:
+                        result = step.function(*arguments, out=views[step.view])
+                    else:
+                        result = step.function(*arguments)
+                    if step.many:
+                        for place, value in zip(step.outputs, result, strict=False):
+                            slots[place] = value
+                    else:
+                        slots[step.outputs[0]] = result
+                    for place in step.dead:
+                        slots[place] = None
+        except (HotfuseError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            assert step is not None
+            raise ExecutionError(
+                f"{step.node.origin or step.node.id}: operator {step.node.op} failed: {type(error).__name__}: {error}"
+            ) from error
+        if arena is not None:
+            self._return_arena(bound, arena)
+        return slots
+
+    def _check(self, step: Step, arguments: Sequence[Any]) -> None:
+        """Refuse a result that would be too large, now that the sizes that depend on data are here."""
+        node = step.node
+        values = [None if n is None else self._measured(n, a) for n, a in zip(node.inputs, arguments, strict=True)]
+        found = infer_node(node.op, values, node.attrs, node.graphs, FreshSymbols(), len(node.outputs), None, node.origin)
+        check = check_size(self.config.max_value_bytes)
+        for value in found:
+            check(node, value)
+
+    def _measured(self, name: str, value: Any) -> Value:
+        contents = None
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim <= 1 and value.size <= CONTENTS_LIMIT:
+            contents = tuple(int(x) for x in value.reshape(-1).tolist())
+        return Value(name, self.engine.type_of(value), contents=contents)
+
+    def _take_arena(self, bound: BoundPlan) -> Arena | None:
+        if not bound.arena_bytes:
+            return None
+        with self._lock:
+            idle = self._arenas.get(id(bound))
+            if idle:
+                return idle.pop()
+        return Arena(bound.arena_bytes, bound.placements)
+
+    def _return_arena(self, bound: BoundPlan, arena: Arena) -> None:
+        with self._lock:
+            if not any(b is bound for b in self._bound.values()):
+                return
+            held = sum(a.bytes for idle in self._arenas.values() for a in idle)
+            if held + arena.bytes <= self.config.max_arena_bytes:
+                self._arenas.setdefault(id(bound), deque()).append(arena)
+
+    def _run_nested(self, graph: Graph, inputs: Sequence[Any]) -> Sequence[Any]:
+        with self._lock:
+            executor = self._nested.get(id(graph))
+            if executor is None:
+                executor = self._nested[id(graph)] = Executor(trivial_plan(graph), self.engine, self.config)
+        return executor.run(inputs)
+
+    def arena_bytes(self) -> Mapping[str, int]:
+        """Scratch memory of each bound shape, in bytes."""
+        with self._lock:
+            return {", ".join(map(str, key)): bound.arena_bytes for key, bound in self._bound.items()}

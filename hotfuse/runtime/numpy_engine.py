@@ -1,0 +1,81 @@
+"""Tier 0 in numpy: each node is its operator's reference; unknown ones are asked of onnx's reference evaluator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hotfuse.ir.graph import Constant, Node, Value
+from hotfuse.ir.op import OPS, Pattern
+from hotfuse.ir.types import ANY, TensorType, Type, type_of
+from hotfuse.runtime.control import bind_control
+from hotfuse.runtime.engine import Compute, RunGraph
+from hotfuse.runtime.onnx_opaque import bind_onnx
+
+
+class NumpyEngine:
+    """Stateless; one instance serves all sessions."""
+
+    name = "numpy"
+    plans_memory = True
+
+    def constant(self, constant: Constant) -> Any:
+        return constant.numpy()
+
+    def type_of(self, value: Any) -> Type:
+        return type_of(value) if isinstance(value, np.ndarray) else ANY
+
+    def own(self, value: Any, shared: bool) -> Any:
+        """A result the caller may keep: contiguous, writeable, and nobody else's memory."""
+        if isinstance(value, np.generic):
+            return np.asarray(value)
+        if not isinstance(value, np.ndarray):
+            return value
+        if shared or not value.flags.writeable or not value.flags.c_contiguous:
+            return value.copy(order="C")
+        return value
+
+    def bind(self, node: Node, values: Sequence[Value], run_graph: RunGraph) -> Compute:
+        record = OPS[node.op]
+        if record.pattern is Pattern.CONTROL:
+            return bind_control(node, self, run_graph)
+        if node.op == "onnx_op":
+            return bind_onnx(node)
+        if node.op == "transfer":
+            return Compute(lambda x: np.array(x))
+        if record.reference is None:
+            raise AssertionError(f"operator {node.op} has no reference and no engine runs it")
+        function = functools.partial(record.reference, **node.attrs) if node.attrs else record.reference
+        many = len(node.outputs) > 1 or node.op in ("split",)
+        return Compute(function, many, record.writes_out and not many, "first" if record.view else "none")
+
+    # what control flow needs
+
+    def item(self, value: Any) -> Any:
+        return np.asarray(value).item()
+
+    def scalar(self, value: int | bool) -> Any:
+        return np.array(value, dtype=np.bool_ if isinstance(value, bool) else np.int64)
+
+    def stack(self, values: Sequence[Any], axis: int, like: Type) -> Any:
+        if values and not isinstance(values[0], np.ndarray | np.generic):
+            return list(values)
+        if values:
+            return np.stack(values, axis=axis)
+        if not isinstance(like, TensorType):
+            return []
+        shape = [d if isinstance(d, int) else 0 for d in like.shape or ()]
+        shape.insert(axis % (len(shape) + 1), 0)
+        return np.empty(shape, dtype=like.dtype.numpy)
+
+    def slice(self, value: Any, axis: int, index: int) -> Any:
+        return np.take(value, index, axis=axis)
+
+    def length(self, value: Any, axis: int) -> int:
+        return int(value.shape[axis])
+
+
+NUMPY = NumpyEngine()
