@@ -5,7 +5,7 @@ State: the graph under construction; it is changed by the builder's own methods 
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -114,6 +114,19 @@ class GraphBuilder:
         self._numbers[stem] = number + 1
         return name
 
+    def mark(self) -> tuple[int, int]:
+        """A place that `undo` can return to."""
+        return len(self.nodes), len(self.values)
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Forget every node and constant added since `mark` (an importer that turned out not to fit)."""
+        nodes, values = mark
+        del self.nodes[nodes:]
+        for name in list(self.values)[values:]:
+            del self.values[name]
+            self.constants.pop(name, None)
+        self._shared = {key: value for key, value in self._shared.items() if value.name in self.values}
+
     def build(self, outputs: Iterable[Value]) -> Graph:
         return Graph(
             self.name,
@@ -184,7 +197,7 @@ def contents_of(constant: Constant) -> tuple[Dim, ...] | None:
 
 
 def _size(constant: Constant) -> int:
-    return functools.reduce(lambda a, b: a * b, (int(d) for d in constant.type.shape or ()), 1)  # type: ignore[arg-type]
+    return math.prod(constant.type.sizes)
 
 
 def int64(*values: int) -> np.ndarray[Any, Any]:

@@ -69,7 +69,7 @@ class Max:
 class Expr:
     """A canonical polynomial over atoms. Immutable; build it with arithmetic, `symbol`, `floordiv`, `minimum`, `maximum`."""
 
-    __slots__ = ("terms", "_hash")
+    __slots__ = ("_hash", "terms")
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:

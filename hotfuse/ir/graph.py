@@ -55,7 +55,10 @@ class Origin:
     source: str = ""
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.layer or None, self.operator, self.source) if part)
+        return " ".join(part for part in (self.layer, self.operator, self.source) if part)
+
+    def __bool__(self) -> bool:
+        return bool(self.layer or self.operator or self.source)
 
 
 NO_ORIGIN = Origin()

@@ -55,7 +55,7 @@ class Pattern(Enum):
 
 @dataclass(frozen=True)
 class Loops:
-    """How a reduction, scan or contraction folds: scalar `combine(a, b)` from `initial`, each element first through `map(x)`."""
+    """How a reduction, scan or contraction folds: `combine(a, b)` from `initial`, each element first through `map(x)`."""
 
     combine: str
     initial: float | str
@@ -226,17 +226,16 @@ def flops_per_element(count: int) -> Callable[[Call, Sequence[Type]], Dim]:
 
 def contents_by_reference(call: Call) -> Sequence[Contents | None]:
     """Contents from running the reference itself over arrays of dims (for operators whose reference only moves or adds)."""
-    arrays = []
+    arrays: list[np.ndarray[Any, Any] | None] = []
     for i, value in enumerate(call.inputs):
         if value is None:
             arrays.append(None)
             continue
-        shape = call.shape(i)
-        if value.contents is None or shape is None:
+        if value.contents is None or not call.tensor(i).is_static:
             return (None,) * call.num_outputs
         array = np.empty(len(value.contents), dtype=object)
         array[:] = value.contents
-        arrays.append(array.reshape([int(d) for d in shape]))  # type: ignore[arg-type]
+        arrays.append(array.reshape(call.tensor(i).sizes))
     reference = OPS[call.op].reference
     assert reference is not None
     result = reference(*arrays, **call.attrs)

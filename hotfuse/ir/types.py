@@ -1,7 +1,7 @@
 """Types of values: element types, tensor shapes, and the sequence, optional and map types that flow between opaque nodes.
 
-`TensorType.shape` is a tuple of dims; it is None when not even the rank is known. There are no unknown dims: a size nobody knows
-yet is a symbol of its own.
+`TensorType.shape` is a tuple of dims; it is None when not even the rank is known. There are no unknown dims: a size nobody
+knows yet is a symbol of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hotfuse.errors import InvalidModel
+from hotfuse.errors import DimError, InvalidModel
 from hotfuse.ir.dim import Dim
 
 Shape: TypeAlias = tuple[Dim, ...]
@@ -88,7 +88,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
         return np.dtype(_NUMPY_NAMES[name])
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, _ML_NAMES[name]))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_NAMES[name]))
+    return found
 
 
 @functools.cache
@@ -122,6 +123,14 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape as plain numbers."""
+        found = tuple(d for d in self.shape or () if isinstance(d, int))
+        if self.shape is None or len(found) != len(self.shape):
+            raise DimError(f"the sizes of {self} are not all known")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +166,18 @@ class AnyType:
         return "any"
 
 
+@dataclass(frozen=True, slots=True)
+class SizeType:
+    """A whole number that a call passes as a plain integer. Plans are bound to its value as they are to a shape."""
+
+    value: int
+
+    def __str__(self) -> str:
+        return f"size {self.value}"
+
+
 ANY = AnyType()
-Type: TypeAlias = TensorType | SequenceType | OptionalType | MapType | AnyType
+Type: TypeAlias = TensorType | SequenceType | OptionalType | MapType | AnyType | SizeType
 
 
 def tensor(dtype: DType, *shape: Dim) -> TensorType:

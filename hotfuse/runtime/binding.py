@@ -6,6 +6,7 @@ whose contents are then known are computed now, once. Intermediates of known siz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,11 +15,11 @@ import numpy as np
 
 from hotfuse.errors import LimitExceeded
 from hotfuse.ir.builder import infer_node
-from hotfuse.ir.graph import Attrs, Graph, Node, Value
-from hotfuse.ir.dim import Dim, substitute
+from hotfuse.ir.dim import Dim, Expr, Symbol, substitute
+from hotfuse.ir.graph import Attrs, Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, FreshSymbols, Pattern
 from hotfuse.ir.plan import Plan
-from hotfuse.ir.types import STRING, TensorType, Type, numel
+from hotfuse.ir.types import STRING, SizeType, TensorType, Type, numel
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.memory import Interval, Placement, plan_arena
 
@@ -55,8 +56,8 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
     values: dict[str, Value] = {}
     sizes: dict[str, int] = {}
     for name in (*graph.inputs, *graph.weights):
-        values[name] = replace(graph.values[name], type=given[name])
-        _learn_sizes(graph.values[name].type, given[name], sizes)
+        values[name] = _given_value(graph.values[name], given[name])
+        _learn_sizes(graph.values[name], given[name], sizes)
     for name in graph.constants:
         values[name] = graph.values[name]
     fresh = FreshSymbols()
@@ -72,29 +73,46 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
     return values
 
 
-def _learn_sizes(declared: Type, actual: Type, sizes: dict[str, int]) -> None:
+def _given_value(declared: Value, actual: Type) -> Value:
+    if isinstance(actual, SizeType):
+        return replace(declared, contents=(actual.value,))
+    return replace(declared, type=actual)
+
+
+def _learn_sizes(declared: Value, actual: Type, sizes: dict[str, int]) -> None:
     """Read the sizes of symbols off one input."""
-    if isinstance(declared, TensorType) and isinstance(actual, TensorType) and declared.shape and actual.shape:
-        for dim, size in zip(declared.shape, actual.shape, strict=False):
-            if not isinstance(dim, int) and isinstance(size, int) and len(dim.terms) == 1:
-                (monomial, coefficient) = dim.terms[0]
-                if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
-                    sizes.setdefault(str(monomial[0][0]), size)
+    if isinstance(actual, SizeType):
+        for dim in declared.contents or ():
+            _learn_size(dim, actual.value, sizes)
+    elif isinstance(declared.type, TensorType) and isinstance(actual, TensorType) and declared.type.shape and actual.shape:
+        for dim, size in zip(declared.type.shape, actual.shape, strict=False):
+            _learn_size(dim, size, sizes)
+
+
+def _learn_size(dim: Dim, size: Dim, sizes: dict[str, int]) -> None:
+    """`dim` is `size` now: solve for its symbol where it is a multiple of just one, plus a number."""
+    if isinstance(dim, int) or not isinstance(size, int):
+        return
+    offset = sum(c for monomial, c in dim.terms if not monomial)
+    terms = [(monomial, c) for monomial, c in dim.terms if monomial]
+    if len(terms) == 1:
+        ((monomial, coefficient),) = terms
+        atom, power = monomial[0]
+        if len(monomial) == 1 and power == 1 and isinstance(atom, Symbol) and (size - offset) % coefficient == 0:
+            sizes.setdefault(atom.name, (size - offset) // coefficient)
 
 
 def concrete_attrs(attrs: Attrs, sizes: Mapping[str, Dim]) -> Attrs:
     """Attributes with the known sizes in place of their symbols."""
-    if not attrs or not any(isinstance(v, tuple) and any(_symbolic(d) for d in v) for v in attrs.values()):
+    if not attrs or not any(isinstance(v, tuple) and any(isinstance(d, Expr) for d in v) for v in attrs.values()):
         return attrs
-    return Attrs(
-        {k: tuple(substitute(d, sizes) if _symbolic(d) else d for d in v) if isinstance(v, tuple) else v for k, v in attrs.items()}
-    )
+    return Attrs({k: _concrete_attr(v, sizes) for k, v in attrs.items()})
 
 
-def _symbolic(dim: Any) -> bool:
-    from hotfuse.ir.dim import Expr
-
-    return isinstance(dim, Expr)
+def _concrete_attr(value: Any, sizes: Mapping[str, Dim]) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    return tuple(substitute(d, sizes) if isinstance(d, Expr) else d for d in value)
 
 
 def concrete_type(type: Type, sizes: Mapping[str, Dim]) -> Type:
@@ -138,12 +156,13 @@ def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGr
 
     ordered = [node for group in plan.groups for node in plan.nodes(group)]
     known = {n.id for n in ordered if _known(n, values)}
+    sizes = _sizes_of(graph, given)
     computes: list[tuple[Node, Compute]] = []
     for node in ordered:
         if node.id in known:
             template[slot(node.id)] = engine.constant(_constant_of(values[node.id]))
             continue
-        attrs = concrete_attrs(node.attrs, _sizes_of(graph, given))
+        attrs = concrete_attrs(node.attrs, sizes)
         exact = node if attrs is node.attrs else replace(node, attrs=attrs)
         bound = engine.bind(exact, [values[n] if n else Value("") for n in node.inputs], run_graph)
         computes.append((node, bound))
@@ -158,7 +177,7 @@ def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGr
 def _sizes_of(graph: Graph, given: Mapping[str, Type]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name in (*graph.inputs, *graph.weights):
-        _learn_sizes(graph.values[name].type, given[name], sizes)
+        _learn_sizes(graph.values[name], given[name], sizes)
     return sizes
 
 
@@ -167,11 +186,9 @@ def _known(node: Node, values: Mapping[str, Value]) -> bool:
     return len(node.outputs) == 1 and contents is not None and all(isinstance(d, int) for d in contents)
 
 
-def _constant_of(value: Value) -> Any:
-    from hotfuse.ir.graph import Constant
-
-    assert isinstance(value.type, TensorType) and value.contents is not None
-    array = np.array(value.contents, dtype=value.type.dtype.numpy).reshape([int(d) for d in value.type.shape or ()])  # type: ignore[arg-type]
+def _constant_of(value: Value) -> Constant:
+    assert isinstance(value.type, TensorType)
+    array = np.array(value.contents, dtype=value.type.dtype.numpy).reshape(value.type.sizes)
     return Constant(array, value.type)
 
 
@@ -208,13 +225,14 @@ def _place(
     placements: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
     for index, (node, compute) in enumerate(computes):
         type = values[node.id].type
-        if not compute.into or node.id in kept or not isinstance(type, TensorType) or not type.is_static or type.dtype is STRING:
+        if not compute.into or node.id in kept or not isinstance(type, TensorType):
             continue
-        shape = tuple(int(d) for d in type.shape or ())  # type: ignore[arg-type]
-        size = int(numel(shape)) * type.dtype.bytes  # type: ignore[arg-type]
+        if not type.is_static or type.dtype is STRING:
+            continue
         names.append(node.id)
+        size = math.prod(type.sizes) * type.dtype.bytes
         intervals.append(Interval(index, max(index, last.get(node.id, index)), size))
-        placements.append((shape, type.dtype.numpy))
+        placements.append((type.sizes, type.dtype.numpy))
     offsets, total = plan_arena(intervals)
     made = tuple(Placement(o, s, d) for o, (s, d) in zip(offsets, placements, strict=True))
     return made, {name: i for i, name in enumerate(names)}, total

@@ -44,7 +44,7 @@ class Executor:
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for `inputs` (graph inputs, then weights), owned by the caller."""
         bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
-        slots = self._execute(bound, inputs)
+        slots = self.execute(bound, inputs)
         return [self.engine.own(slots[s], shared) for s, shared in bound.outputs]
 
     def bound(self, types: tuple[Type, ...]) -> BoundPlan:
@@ -64,7 +64,8 @@ class Executor:
                 self._arenas.pop(id(dropped), None)
         return made
 
-    def _execute(self, bound: BoundPlan, inputs: Sequence[Any]) -> list[Any]:
+    def execute(self, bound: BoundPlan, inputs: Sequence[Any]) -> list[Any]:
+        """The slots after running a bound plan of this executor; those of outputs hold results."""
         slots = list(bound.template)
         for place, value in zip(bound.inputs, inputs, strict=True):
             slots[place] = value
@@ -137,6 +138,13 @@ class Executor:
             if executor is None:
                 executor = self._nested[id(graph)] = Executor(trivial_plan(graph), self.engine, self.config)
         return executor.run(inputs)
+
+    def clear(self) -> None:
+        """Forget every bound plan and free idle memory; calls under way finish with what they have."""
+        with self._lock:
+            self._bound.clear()
+            self._arenas.clear()
+            self._nested.clear()
 
     def arena_bytes(self) -> Mapping[str, int]:
         """Scratch memory of each bound shape, in bytes."""

@@ -83,7 +83,7 @@ class Placement:
 class Arena:
     """One block of memory and the views that a bound plan's steps write into. Used by one call at a time."""
 
-    __slots__ = ("views", "bytes")
+    __slots__ = ("bytes", "views")
 
     def __init__(self, size: int, placements: Sequence[Placement]) -> None:
         block = np.empty(size + ALIGNMENT, dtype=np.uint8)

@@ -1,0 +1,141 @@
+"""Known contents: how small integer tensors (sizes, axes, flags) flow through operators before anything runs.
+
+`elementwise(f)` gives the contents of a result element by element, with `f` over dims. Where `f` answers None the element depends
+on sizes in a way that nobody can tell yet, and the whole result is unknown. Plain numbers wrap as the element type does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hotfuse.ir.dim import NO_FACTS, Dim, floordiv, lower_bound, maximum, minimum, upper_bound
+from hotfuse.ir.op import CONTENTS_LIMIT, Call, Contents
+from hotfuse.ir.types import BOOL, DType
+
+Track = Callable[[Call], Sequence[Contents | None]]
+
+
+def fit(dim: Dim, dtype: DType) -> Dim:
+    """`dim` as an element of `dtype`: numbers wrap around, flags are 0 or 1."""
+    if not isinstance(dim, int):
+        return dim
+    if dtype is BOOL:
+        return int(dim != 0)
+    if dtype.kind == "uint":
+        return int(dim) % (1 << dtype.bits)
+    half = 1 << (dtype.bits - 1)
+    return (int(dim) + half) % (2 * half) - half
+
+
+def elementwise(function: Callable[..., Dim | None], result: Callable[[Call], DType] = lambda call: call.dtype(0)) -> Track:
+    """Track contents through an operator that computes each element by `function`; `result` is the element type of its result."""
+
+    def run(call: Call) -> Sequence[Contents | None]:
+        columns: list[Sequence[Dim | None]] = []
+        for i, value in enumerate(call.inputs):
+            found = (None,) if value is None else call.contents(i)
+            if found is None:
+                return (None,)
+            columns.append(found)
+        count = 0 if any(len(c) == 0 for c in columns) else max(len(c) for c in columns)
+        if count > CONTENTS_LIMIT:
+            return (None,)
+        dtype = result(call)
+        dims: list[Dim] = []
+        for i in range(count):
+            dim = function(*(c[0] if len(c) == 1 else c[i] for c in columns))
+            if dim is None:
+                return (None,)
+            dims.append(fit(dim, dtype))
+        return (tuple(dims),)
+
+    return run
+
+
+def flags(function: Callable[..., bool | None]) -> Track:
+    """Track an elementwise operator whose result is bool."""
+    return elementwise(function, lambda call: BOOL)
+
+
+def equal(a: Dim, b: Dim) -> bool | None:
+    return NO_FACTS.decide(a, b)
+
+
+def less(a: Dim, b: Dim) -> bool | None:
+    """Whether a < b for every size (True), for none (False), or it depends (None)."""
+    low, high = lower_bound(b - a), upper_bound(b - a)
+    if low is not None and low > 0:
+        return True
+    return False if high is not None and high <= 0 else None
+
+
+def negated(verdict: bool | None) -> bool | None:
+    return None if verdict is None else not verdict
+
+
+def both(a: Dim, b: Dim) -> bool | None:
+    verdicts = (holds(a), holds(b))
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def either(a: Dim, b: Dim) -> bool | None:
+    verdicts = (holds(a), holds(b))
+    return True if True in verdicts else None if None in verdicts else False
+
+
+def holds(a: Dim) -> bool | None:
+    """Whether an element counts as true."""
+    return negated(equal(a, 0))
+
+
+def differ(a: Dim, b: Dim) -> bool | None:
+    verdicts = (holds(a), holds(b))
+    return None if None in verdicts else verdicts[0] != verdicts[1]
+
+
+def choose(condition: Dim, x: Dim, y: Dim) -> Dim | None:
+    if x == y:
+        return x
+    verdict = holds(condition)
+    return None if verdict is None else x if verdict else y
+
+
+def magnitude(a: Dim) -> Dim | None:
+    low, high = lower_bound(a), upper_bound(a)
+    if low is not None and low >= 0:
+        return a
+    return -a if high is not None and high <= 0 else None
+
+
+def quotient(a: Dim, b: Dim) -> Dim | None:
+    """Division toward zero: known where it equals floor division, because nothing is negative or nothing is left over."""
+    if isinstance(b, int) and b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    floor = floordiv(a, b)
+    low, divisor_low = lower_bound(a), lower_bound(b)
+    if floor * b == a or (low is not None and low >= 0 and divisor_low is not None and divisor_low >= 0):
+        return floor
+    return None
+
+
+def floor_quotient(a: Dim, b: Dim) -> Dim | None:
+    return None if isinstance(b, int) and b == 0 else floordiv(a, b)
+
+
+def remainder(a: Dim, b: Dim) -> Dim | None:
+    """The remainder of floor division: it has the sign of b."""
+    return None if isinstance(b, int) and b == 0 else a - b * floordiv(a, b)
+
+
+def truncated_remainder(a: Dim, b: Dim) -> Dim | None:
+    """The remainder of division toward zero: it has the sign of a."""
+    found = quotient(a, b)
+    return None if found is None else a - b * found
+
+
+def clipped(x: Dim, low: Dim | None = None, high: Dim | None = None) -> Dim:
+    if low is not None:
+        x = maximum(x, low)
+    return x if high is None else minimum(x, high)
