@@ -1,0 +1,1 @@
+"""Benchmarks: each engine in a process of its own, rounds interleaved, medians compared."""
