@@ -28,6 +28,8 @@ class Config:
     threads: int = 0  # threads of one call; 0 takes what the process may use
     capture: str = "background"  # "background": in a child process; "blocking": in this one, on the first call
     capture_timeout_s: float = 300.0
+    max_captures: int = 8  # classes of calls captured per model or submodule
+    max_capture_bytes: int = 0  # physical memory of the capture process; 0 takes half of the machine's
     audit_every: int = 256  # calls between checks of weights that change without a trace
     max_bound_shapes: int = 64  # bound plans kept per model, least recently used dropped
     max_arena_bytes: int = 2 * GIB  # idle scratch memory kept per model
@@ -42,14 +44,16 @@ class Config:
             raise ConfigError(f"tier must be 'auto', 0, 1 or 2, not {self.tier!r}")
         if self.capture not in ("background", "blocking"):
             raise ConfigError(f"capture must be 'background' or 'blocking', not {self.capture!r}")
-        for name in ("threads", "max_value_bytes", "max_arena_bytes"):
+        for name in ("threads", "max_value_bytes", "max_arena_bytes", "max_capture_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
-        for name in ("audit_every", "max_bound_shapes", "max_nodes", "max_nesting", "max_model_bytes", "max_events"):
+        for name in ("audit_every", "max_captures", "max_bound_shapes", "max_nodes", "max_nesting", "max_model_bytes", "max_events"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
         if self.max_value_bytes == 0:
             object.__setattr__(self, "max_value_bytes", _physical_bytes() // 2)
+        if self.max_capture_bytes == 0:
+            object.__setattr__(self, "max_capture_bytes", _physical_bytes() // 2)
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None, **given: Any) -> Config:

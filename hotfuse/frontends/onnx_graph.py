@@ -21,8 +21,9 @@ from onnx import helper
 import hotfuse.frontends.onnx_ops  # noqa: F401  (fills IMPORTERS)
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded, UnsupportedModel
+from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_node import IMPORTERS, ONNX_DTYPES, Decline, Imported, OnnxNode
-from hotfuse.frontends.onnx_tensor import tensor_constant
+from hotfuse.frontends.onnx_tensor import NOWHERE, embed_external, sparse_constant, tensor_constant
 from hotfuse.ir.builder import GraphBuilder, infer_node
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.graph import Constant, Graph, Origin, Value
@@ -39,7 +40,7 @@ class OnnxImport:
 
     opsets: Mapping[str, int]
     config: Config
-    base_dir: str | None = None
+    files: DataFiles = NOWHERE
     initializers: Mapping[str, Constant] = field(default_factory=dict)
     fresh: FreshSymbols = field(default_factory=FreshSymbols)
     opaque: list[tuple[str, str, str]] = field(default_factory=list)
@@ -68,26 +69,13 @@ def _declare_constants(
     for tensor in graph.initializer:
         if tensor.name in env:
             raise InvalidModel(f"initializer {tensor.name!r} is defined twice; give each value a name of its own")
-        env[tensor.name] = builder.constant(tensor_constant(tensor, context.base_dir), tensor.name)
+        env[tensor.name] = builder.constant(tensor_constant(tensor, context.files), tensor.name)
         names.add(tensor.name)
     for sparse in graph.sparse_initializer:
         name = sparse.values.name
-        env[name] = builder.constant(_dense(sparse, context), name)
+        env[name] = builder.constant(sparse_constant(sparse, context.files, context.config.max_value_bytes), name)
         names.add(name)
     return names
-
-
-def _dense(sparse: onnx.SparseTensorProto, context: OnnxImport) -> Any:
-    import numpy as np
-
-    values = tensor_constant(sparse.values, context.base_dir).numpy()
-    indices = tensor_constant(sparse.indices, context.base_dir).numpy()
-    dense = np.zeros(tuple(sparse.dims), dtype=values.dtype)
-    if indices.ndim == 1:
-        dense.reshape(-1)[indices] = values
-    else:
-        dense[tuple(indices.T)] = values
-    return dense
 
 
 def _import_nodes(graph: onnx.GraphProto, builder: GraphBuilder, env: Env, context: OnnxImport) -> list[Value]:
@@ -141,7 +129,7 @@ def import_node(
 
     try:
         attributes = {a.name: attribute_value(a, context) for a in node.attribute}
-        seen = OnnxNode(node, version, builder, list(inputs), attributes, nested)
+        seen = OnnxNode(node, version, builder, list(inputs), attributes, nested, context.depth)
         return _import(seen, domain, context)
     except HotfuseError as error:
         if getattr(error, "located", False):
@@ -162,17 +150,16 @@ def _import(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | N
             return _as_sequence(result)
         reason = result.reason
     elif domain == "" and n.op_type in DIRECT and _direct_fits(n):
-        attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in n.attributes.items()}
-        return (n.add(DIRECT[n.op_type], *n.inputs, **attrs),)
+        return (n.add(DIRECT[n.op_type], *n.inputs),)
     body = function_body(n, domain)
     if body is not None:
-        return _import_function(body, n, context)
+        return _import_function(body, n, domain, context)
     return _import_opaque(n, domain, reason, context)
 
 
 def _direct_fits(n: OnnxNode) -> bool:
-    """Records that name an ONNX operator take its inputs as they are: tensors, without attributes of older opsets."""
-    return not n.attributes and all(v is not None and isinstance(v.type, TensorType) for v in n.inputs)
+    """Records that name an ONNX operator take its inputs as they are: tensors, and no attribute that means anything."""
+    return n.attributes.keys() <= {"consumed_inputs"} and all(v is not None and isinstance(v.type, TensorType) for v in n.inputs)
 
 
 def _as_sequence(result: Imported) -> Sequence[Value | None]:
@@ -187,7 +174,7 @@ def attribute_value(attribute: onnx.AttributeProto, context: OnnxImport) -> Any:
     kind = attribute.type
     A = onnx.AttributeProto
     if kind == A.TENSOR:
-        return tensor_constant(attribute.t, context.base_dir).numpy()
+        return tensor_constant(attribute.t, context.files).numpy()
     if kind == A.GRAPH:
         return attribute.g
     if kind == A.GRAPHS:
@@ -197,9 +184,9 @@ def attribute_value(attribute: onnx.AttributeProto, context: OnnxImport) -> Any:
     if kind == A.STRINGS:
         return [_text(s) for s in attribute.strings]
     if kind == A.TENSORS:
-        return [tensor_constant(t, context.base_dir).numpy() for t in attribute.tensors]
+        return [tensor_constant(t, context.files).numpy() for t in attribute.tensors]
     if kind == A.SPARSE_TENSOR:
-        return _dense(attribute.sparse_tensor, context)
+        return sparse_constant(attribute.sparse_tensor, context.files, context.config.max_value_bytes).numpy()
     if kind == A.TYPE_PROTO:
         return attribute.tp
     return helper.get_attribute_value(attribute)
@@ -234,16 +221,18 @@ def function_body(n: OnnxNode, domain: str) -> onnx.FunctionProto | None:
     return None
 
 
-def _import_function(body: onnx.FunctionProto, n: OnnxNode, context: OnnxImport) -> Sequence[Value | None]:
+def _import_function(body: onnx.FunctionProto, n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
     if context.depth >= context.config.max_nesting:
         raise LimitExceeded(f"functions are nested deeper than {context.config.max_nesting}")
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in body.opset_import} or context.opsets
     inner = replace(context, opsets={**context.opsets, **opsets}, depth=context.depth + 1)
     env: Env = dict(zip(body.input, (*n.inputs, *[None] * len(body.input)), strict=False))
     given = {a.name: a for a in n.proto.attribute}
-    defaults = {a.name: a for a in body.attribute_proto}
+    declared = onnx.defs.get_schema(n.op_type, n.version, domain).attributes.values()
+    defaults = {a.name: a.default_value for a in declared if a.default_value.type != onnx.AttributeProto.UNDEFINED}
+    bindings = {**defaults, **{a.name: a for a in body.attribute_proto}, **given}
     for node in body.node:
-        bound = _bind_attributes(node, given, defaults)
+        bound = _bind_attributes(node, bindings)
         missing = [name for name in bound.input if name and name not in env]
         if missing:
             raise InvalidModel(f"the function body of {n.op_type} reads {missing[0]!r}, which it does not define")
@@ -252,24 +241,23 @@ def _import_function(body: onnx.FunctionProto, n: OnnxNode, context: OnnxImport)
     return [env.get(name) for name in body.output]
 
 
-def _bind_attributes(
-    node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto], defaults: Mapping[str, onnx.AttributeProto]
-) -> onnx.NodeProto:
-    """The node with attributes that refer to the function's own replaced by what the caller gave."""
-    if not any(a.ref_attr_name for a in node.attribute):
+def _bind_attributes(node: onnx.NodeProto, bindings: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """The node with attributes that refer to the function's own replaced by what the caller gave, in nested graphs too."""
+    if not any(a.ref_attr_name or a.HasField("g") for a in node.attribute):
         return node
     bound = onnx.NodeProto()
     bound.CopyFrom(node)
     del bound.attribute[:]
     for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            bound.attribute.append(attribute)
+        source = bindings.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if source is None:
             continue
-        source = given.get(attribute.ref_attr_name, defaults.get(attribute.ref_attr_name))
-        if source is not None:
-            copy = bound.attribute.add()
-            copy.CopyFrom(source)
-            copy.name = attribute.name
+        copy = bound.attribute.add()
+        copy.CopyFrom(source)
+        copy.name = attribute.name
+        if attribute.HasField("g"):
+            del copy.g.node[:]
+            copy.g.node.extend(_bind_attributes(inner, bindings) for inner in attribute.g.node)
     return bound
 
 
@@ -303,6 +291,9 @@ def _single_node_model(n: OnnxNode, domain: str, context: OnnxImport) -> onnx.Mo
     node = onnx.NodeProto()
     node.CopyFrom(n.proto)
     del node.input[:], node.output[:]
+    for attribute in node.attribute:
+        for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
+            embed_external(tensor, context.files)
     infos = []
     for i, value in enumerate(n.inputs):
         node.input.append(f"x{i}" if value is not None else "")
@@ -406,6 +397,8 @@ def type_from_proto(proto: onnx.TypeProto, fresh: Callable[[], Dim], name: str =
 def _dim(dim: onnx.TensorShapeProto.Dimension, fresh: Callable[[], Dim], name: str) -> Dim:
     if dim.HasField("dim_value"):
         if dim.dim_value < 0:
+            if not name:  # onnx's own inference says -1 for what it does not know; only the model's declarations have names
+                return fresh()
             raise InvalidModel(f"value {name!r} has the negative size {dim.dim_value}")
         return int(dim.dim_value)
     if dim.dim_param:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
-import onnx.inliner
 
 from hotfuse.config import Config
-from hotfuse.errors import InvalidModel
+from hotfuse.errors import InvalidModel, UnsupportedModel
+from hotfuse.frontends.onnx_file import open_model
+from hotfuse.frontends.onnx_function import inline_functions
 from hotfuse.frontends.onnx_graph import OnnxImport, import_model
 from hotfuse.ir.graph import Graph
 
@@ -26,21 +26,29 @@ class ImportedModel:
 
 
 def load_onnx(source: str | os.PathLike[str] | bytes | onnx.ModelProto, config: Config) -> ImportedModel:
-    proto, base_dir, name = _read(source)
-    if not proto.opset_import:
-        raise InvalidModel(f"{name}: the model imports no opset; is it an ONNX file?")
-    if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
+    """Import a model within the limits of `config`; large tensors stay in the file."""
+    opened = open_model(source, config)
+    with opened.files:
+        opsets = _opsets(opened.proto, opened.name)
+        proto = inline_functions(opened.proto, config)
+        context = OnnxImport(opsets, config, opened.files)
+        graph = import_model(proto, context)
+    return ImportedModel(graph, tuple(o.name for o in proto.graph.output), tuple(context.opaque), opened.name)
+
+
+def _opsets(proto: onnx.ModelProto, name: str) -> dict[str, int]:
+    """The operator sets the model is written in, by domain ("" for ONNX's own)."""
+    if not proto.opset_import or not proto.HasField("graph"):
+        missing = "graph" if proto.opset_import else "opset import"
+        raise InvalidModel(f"{name}: there is no {missing} in it; is it an ONNX model?")
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
-    context = OnnxImport(opsets, config, base_dir)
-    graph = import_model(proto, context)
-    return ImportedModel(graph, tuple(o.name for o in proto.graph.output), tuple(context.opaque), name)
-
-
-def _read(source: Any) -> tuple[onnx.ModelProto, str | None, str]:
-    if isinstance(source, onnx.ModelProto):
-        return source, None, source.graph.name or "model"
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return onnx.ModelProto.FromString(bytes(source)), None, "model"
-    path = os.fspath(source)
-    return onnx.load(path, load_external_data=False), os.path.dirname(os.path.abspath(path)), os.path.basename(path)
+    newest = onnx.defs.onnx_opset_version()
+    version = opsets.get("", newest)
+    if version < 1:
+        raise InvalidModel(f"{name}: opset {version} of domain 'ai.onnx' does not exist; versions are 1 to {newest}")
+    if version > newest:
+        raise UnsupportedModel(
+            f"{name}: it needs opset {version} of domain 'ai.onnx'; the onnx package here knows versions up to {newest}. "
+            "Upgrade onnx, or export the model with an older opset"
+        )
+    return opsets

@@ -66,11 +66,12 @@ class OnnxNode:
     builder: GraphBuilder
     inputs: list[Value | None]  # absent optional inputs are None, also at the end
     attributes: dict[str, Any]  # decoded: numbers, strings, lists, numpy arrays, GraphProtos
-    import_graph: Callable[..., tuple[Graph, list[Value]]]  # for control flow; see onnx_graph
+    import_graph: Callable[..., tuple[list[Graph], list[Value]]]  # for control flow; see onnx_graph
+    depth: int = 0  # graphs and function bodies around the node
 
     @property
     def op_type(self) -> str:
-        return self.proto.op_type
+        return str(self.proto.op_type)
 
     @property
     def num_outputs(self) -> int:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hotfuse.errors import DimError, HotfuseError, InvalidModel
-from hotfuse.ir.dim import NO_FACTS, Dim, Facts
+from hotfuse.ir.dim import NO_FACTS, Dim, Facts, is_simple
 from hotfuse.ir.graph import CPU, NO_ATTRS, NO_ORIGIN, Attrs, Constant, Graph, Node, Origin, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, OPS, Call, FreshSymbols
 from hotfuse.ir.types import BOOL, I64, TensorType, Type
@@ -91,7 +90,7 @@ class GraphBuilder:
         results = infer_node(op, inputs, frozen, graphs, self.fresh, outputs, types, origin)
         if names is None:
             names = [self.unique(op) for _ in range(outputs)]
-        values = tuple(replace(v, name=n) for v, n in zip(results, names, strict=True))
+        values = tuple(Value(n, v.type, v.device, v.contents) for v, n in zip(results, names, strict=True))
         ins = tuple(None if v is None else v.name for v in inputs)
         self.nodes.append(Node(op, ins, tuple(names), frozen, tuple(graphs), origin))
         for value in values:
@@ -177,7 +176,10 @@ def infer_node(
         raise InvalidModel(f"{origin or op}: inputs do not fit operator {op}: {error}") from error
     if len(found) < outputs:
         raise InvalidModel(f"{origin or op}: operator {op} has {len(found)} results, {outputs} are asked for")
-    return [Value("", t, device, c) for t, c in zip(found, contents, strict=False)][:outputs]
+    return [
+        Value("", _bounded_type(t, fresh), device, None if c is None else _bounded_contents(c, t))
+        for t, c in zip(found[:outputs], contents, strict=False)
+    ]
 
 
 def _may_be_sizes(type: Type) -> bool:
@@ -186,7 +188,26 @@ def _may_be_sizes(type: Type) -> bool:
         and (type.dtype.is_integer or type.dtype is BOOL)
         and type.shape is not None
         and len(type.shape) <= 1
+        and all(isinstance(d, int) and d <= CONTENTS_LIMIT for d in type.shape)
     )
+
+
+def _bounded_type(type: Type, fresh: Callable[[], Dim]) -> Type:
+    """The type, with a new symbol for every size whose expression has grown too large to be of use."""
+    if isinstance(type, TensorType):
+        for dim in type.shape or ():
+            if not isinstance(dim, int) and not is_simple(dim):
+                return TensorType(type.dtype, tuple(d if isinstance(d, int) or is_simple(d) else fresh() for d in type.shape or ()))
+    return type
+
+
+def _bounded_contents(contents: tuple[Dim, ...] | None, type: Type) -> tuple[Dim, ...] | None:
+    """The contents, unless they have grown too large, or past what the element type holds (arithmetic wraps there)."""
+    if contents is None or not isinstance(type, TensorType):
+        return None
+    low, high = (-1 << type.dtype.bits - 1, 1 << type.dtype.bits - 1) if type.dtype.kind == "int" else (0, 1 << type.dtype.bits)
+    fits = all(low <= d < high if isinstance(d, int) else is_simple(d) for d in contents)
+    return contents if fits else None
 
 
 def contents_of(constant: Constant) -> tuple[Dim, ...] | None:

@@ -1,7 +1,7 @@
 """Known contents: how small integer tensors (sizes, axes, flags) flow through operators before anything runs.
 
-`elementwise(f)` gives the contents of a result element by element, with `f` over dims. Where `f` answers None the element depends
-on sizes in a way that nobody can tell yet, and the whole result is unknown. Plain numbers wrap as the element type does.
+`elementwise(f)` gives the contents of a result element by element, with `f` over dims. Where `f` answers None the element
+depends on sizes in a way that nobody can tell yet, and the whole result is unknown. Numbers wrap as the element type does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fit(dim: Dim, dtype: DType) -> Dim:
 
 
 def elementwise(function: Callable[..., Dim | None], result: Callable[[Call], DType] = lambda call: call.dtype(0)) -> Track:
-    """Track contents through an operator that computes each element by `function`; `result` is the element type of its result."""
+    """Track contents through an operator that computes each element by `function`; `result` names the result's element type."""
 
     def run(call: Call) -> Sequence[Contents | None]:
         columns: list[Sequence[Dim | None]] = []

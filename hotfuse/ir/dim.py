@@ -21,6 +21,10 @@ from typing import TypeAlias, Union
 
 from hotfuse.errors import DimError
 
+MAX_TERMS = 4096  # of a product
+MAX_SIZE = 256  # of an expression that a graph keeps; exported models stay below 40
+MAX_COEFFICIENT = 1 << 64
+
 Dim: TypeAlias = Union[int, "Expr"]
 Atom: TypeAlias = Union["Symbol", "Div", "Min", "Max"]
 Monomial: TypeAlias = tuple[tuple["Atom", int], ...]
@@ -69,12 +73,14 @@ class Max:
 class Expr:
     """A canonical polynomial over atoms. Immutable; build it with arithmetic, `symbol`, `floordiv`, `minimum`, `maximum`."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "size", "terms")
     terms: tuple[tuple[Monomial, int], ...]
+    size: int  # symbols and operations in its text; see `is_simple`
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "_hash", hash(terms))
+        object.__setattr__(self, "size", sum(1 + sum(_atom_size(a) * p for a, p in m) for m, _ in terms))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("Expr is immutable")
@@ -111,6 +117,8 @@ class Expr:
         if not isinstance(other, (int, Expr)):
             return NotImplemented
         product: dict[Monomial, int] = {}
+        if isinstance(other, Expr) and len(self.terms) * len(other.terms) > MAX_TERMS:
+            raise DimError(f"a product of sizes has more than {MAX_TERMS} terms; fix some of the model's free sizes")
         for m1, c1 in self.terms:
             for m2, c2 in _terms(other):
                 m = _times(m1, m2)
@@ -146,6 +154,21 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+
+def is_simple(dim: Dim) -> bool:
+    """Whether a dim is worth keeping. Arithmetic on sizes can square an expression with every step, so what grows beyond any
+    use is better given a name of its own."""
+    if isinstance(dim, int):
+        return abs(dim) < MAX_COEFFICIENT
+    return dim.size <= MAX_SIZE and all(abs(c) < MAX_COEFFICIENT for _, c in dim.terms)
+
+
+def _atom_size(atom: Atom) -> int:
+    if isinstance(atom, Symbol):
+        return 1
+    parts = (atom.top, atom.bottom) if isinstance(atom, Div) else (atom.a, atom.b)
+    return 1 + sum(1 if isinstance(d, int) else d.size for d in parts)
 
 
 def _factor(atom: Atom) -> str:

@@ -19,7 +19,7 @@ from hotfuse.ir.dim import Dim, Expr, Symbol, substitute
 from hotfuse.ir.graph import Attrs, Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, FreshSymbols, Pattern
 from hotfuse.ir.plan import Plan
-from hotfuse.ir.types import STRING, SizeType, TensorType, Type, numel
+from hotfuse.ir.types import ANY, STRING, OptionalType, SequenceType, SizeType, TensorType, Type, numel
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.memory import Interval, Placement, plan_arena
 
@@ -60,7 +60,7 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
         _learn_sizes(graph.values[name], given[name], sizes)
     for name in graph.constants:
         values[name] = graph.values[name]
-    fresh = FreshSymbols()
+    fresh = FreshSymbols("?r")  # names that no declared type has
     for node in graph.nodes:
         attrs = concrete_attrs(node.attrs, sizes) if sizes else node.attrs
         opaque = OPS[node.op].pattern is Pattern.OPAQUE
@@ -68,7 +68,7 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
         inputs = [None if n is None else values[n] for n in node.inputs]
         found = infer_node(node.op, inputs, attrs, node.graphs, fresh, len(node.outputs), types, node.origin)
         for name, value in zip(node.outputs, found, strict=True):
-            values[name] = replace(value, name=name, device=graph.values[name].device)
+            values[name] = Value(name, value.type, graph.values[name].device, value.contents)
             check(node, values[name])
     return values
 
@@ -76,7 +76,16 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
 def _given_value(declared: Value, actual: Type) -> Value:
     if isinstance(actual, SizeType):
         return replace(declared, contents=(actual.value,))
-    return replace(declared, type=actual)
+    return replace(declared, type=_without_sizes(declared.type) if actual is ANY else actual)
+
+
+def _without_sizes(type: Type) -> Type:
+    """What the model says of an input whose value tells nothing: an empty sequence or optional."""
+    if isinstance(type, TensorType):
+        return TensorType(type.dtype, None)
+    if isinstance(type, SequenceType | OptionalType):
+        return replace(type, element=_without_sizes(type.element))
+    return type
 
 
 def _learn_sizes(declared: Value, actual: Type, sizes: dict[str, int]) -> None:
@@ -126,7 +135,8 @@ def check_size(limit: int) -> Callable[[Node, Value], None]:
 
     def check(node: Node, value: Value) -> None:
         type = value.type
-        if isinstance(type, TensorType) and type.is_static and not OPS[node.op].view:
+        view = OPS[node.op].view and node.op != "expand"  # a broadcast takes no memory itself, but whoever reads it walks it all
+        if isinstance(type, TensorType) and type.is_static and not view:
             size = numel(type.shape or ()) * type.dtype.bytes
             if isinstance(size, int) and size > limit:
                 raise LimitExceeded(
@@ -135,6 +145,15 @@ def check_size(limit: int) -> Callable[[Node, Value], None]:
                 )
 
     return check
+
+
+def check_static_sizes(graph: Graph, limit: int) -> None:
+    """Refuse a graph that makes a value larger than `limit` bytes whatever its inputs are."""
+    check = check_size(limit)
+    for inner in graph.walk():
+        for node in inner.nodes:
+            for name in node.outputs:
+                check(node, inner.values[name])
 
 
 def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGraph, limit: int) -> BoundPlan:

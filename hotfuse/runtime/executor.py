@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,16 @@ class Executor:
     def bound_shapes(self) -> int:
         return len(self._bound)
 
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for `inputs` (graph inputs, then weights), owned by the caller."""
+    def run(self, inputs: Sequence[Any], sharing: Collection[int] = ()) -> list[Any]:
+        """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may be views of inputs."""
         bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
-        slots = self.execute(bound, inputs)
-        return [self.engine.own(slots[s], shared) for s, shared in bound.outputs]
+        try:
+            slots = self.execute(bound, inputs)
+            return [
+                self.engine.own(slots[s], shared and i not in sharing) for i, (s, shared) in enumerate(bound.outputs)
+            ]
+        except MemoryError as error:  # of the arena, or of the results' own memory
+            raise ExecutionError(f"there is not enough memory to run the model on these inputs: {error}") from None
 
     def bound(self, types: tuple[Type, ...]) -> BoundPlan:
         """The bound plan for inputs of these types."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from hotfuse.ir.graph import Constant, Node, Value
 from hotfuse.ir.op import OPS, Pattern
-from hotfuse.ir.types import ANY, TensorType, Type, type_of
+from hotfuse.ir.ops.sequence import joined
+from hotfuse.ir.types import ANY, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
 from hotfuse.runtime.onnx_opaque import bind_onnx
@@ -26,12 +27,16 @@ class NumpyEngine:
         return constant.numpy()
 
     def type_of(self, value: Any) -> Type:
-        return type_of(value) if isinstance(value, np.ndarray) else ANY
+        if isinstance(value, np.ndarray | np.generic):
+            return type_of(np.asarray(value))
+        return SequenceType(joined([self.type_of(v) for v in value])) if isinstance(value, list) else ANY
 
     def own(self, value: Any, shared: bool) -> Any:
         """A result the caller may keep: contiguous, writeable, and nobody else's memory."""
         if isinstance(value, np.generic):
             return np.asarray(value)
+        if isinstance(value, list):
+            return [self.own(v, shared=True) for v in value]
         if not isinstance(value, np.ndarray):
             return value
         if shared or not value.flags.writeable or not value.flags.c_contiguous:

@@ -11,9 +11,10 @@ import numpy as np
 from hotfuse.config import Config
 from hotfuse.errors import InputError
 from hotfuse.events import EventLog
+from hotfuse.ir.dim import Expr
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import Plan, trivial_plan
-from hotfuse.ir.types import STRING, TensorType, Type
+from hotfuse.ir.types import STRING, OptionalType, SequenceType, TensorType, Type
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.profiler import StepTime, profile
@@ -63,22 +64,21 @@ class Session:
         if self._closed:
             raise InputError("the session is closed; load the model again")
         given = [self._checked(signature, feeds) for signature in self.inputs]
-        unknown = [name for name in feeds if name not in {s.name for s in self.inputs}]
+        names = {s.name for s in self.inputs}
+        unknown = [name for name in feeds if name not in names]
         if unknown:
             raise InputError(f"the model has no input {unknown[0]!r}; its inputs are {[s.name for s in self.inputs]}")
+        check_shared_sizes(self.inputs, given)
+        places = {s.name: i for i, s in enumerate(self.outputs)}
+        wanted = list(places) if output_names is None else list(output_names)
+        missing = [n for n in wanted if n not in places]
+        if missing:
+            raise InputError(f"the model has no output {missing[0]!r}; its outputs are {list(places)}")
         results = self._executor.run(given)
         self._calls += 1
         if output_names is not None:
-            places = {s.name: i for i, s in enumerate(self.outputs)}
-            missing = [n for n in output_names if n not in places]
-            if missing:
-                raise InputError(f"the model has no output {missing[0]!r}; its outputs are {list(places)}")
-            results = [results[places[n]] for n in output_names]
-        if out is not None:
-            for target, value in zip(out, results, strict=True):
-                np.copyto(target, value, casting="no")
-            return list(out)
-        return results
+            results = [results[places[n]] for n in wanted]
+        return results if out is None else written(wanted, results, out)
 
     def report(self) -> Report:
         """What the model is made of and what happened so far."""
@@ -115,24 +115,66 @@ class Session:
         return profile(self._executor, [self._checked(signature, feeds) for signature in self.inputs], calls)
 
     def _checked(self, signature: Signature, feeds: Mapping[str, Any]) -> Any:
-        """The array fed for one input, if it fits what the model declares."""
+        """What is fed for one input, if it fits what the model declares."""
         if signature.name not in feeds:
             raise InputError(f"input {signature.name!r} ({signature.type}) is missing; given are {list(feeds)}")
-        value = feeds[signature.name]
-        if not isinstance(signature.type, TensorType):
-            return value
-        array = np.asarray(value)
-        expected = signature.type
-        if expected.dtype is STRING:
-            array = array.astype(object)
-        elif array.dtype != expected.dtype.numpy:
+        return fitted(f"input {signature.name!r}", signature.type, feeds[signature.name])
+
+
+def fitted(name: str, expected: Type, value: Any) -> Any:
+    """`value` as a value of the expected type: an array, a list of them for a sequence, None for an empty optional."""
+    if isinstance(expected, OptionalType):
+        return None if value is None else fitted(name, expected.element, value)
+    if isinstance(expected, SequenceType):
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{name} must be a list of {expected.element}, not {type(value).__name__}")
+        return [fitted(f"element {i} of {name}", expected.element, v) for i, v in enumerate(value)]
+    if not isinstance(expected, TensorType):
+        return value
+    array = np.asarray(value)
+    if expected.dtype is STRING:
+        array = array.astype(object)
+    elif array.dtype != expected.dtype.numpy and array.dtype.newbyteorder("=") == expected.dtype.numpy:
+        array = array.astype(expected.dtype.numpy)  # the same numbers in the other byte order
+    elif array.dtype != expected.dtype.numpy:
+        raise InputError(f"{name} must be {expected.dtype.numpy}, not {array.dtype}; convert it with .astype first")
+    if expected.shape is not None:
+        fits = len(expected.shape) == array.ndim and all(
+            not isinstance(d, int) or d == s for d, s in zip(expected.shape, array.shape, strict=True)
+        )
+        if not fits:
+            raise InputError(f"{name} must have shape {Signature('', expected).shape}, not {array.shape}")
+    return array
+
+
+def check_shared_sizes(inputs: Sequence[Signature], given: Sequence[Any]) -> None:
+    """Refuse inputs that give one named size two values."""
+    seen: dict[Expr, tuple[int, str]] = {}
+    for signature, value in zip(inputs, given, strict=True):
+        shape = signature.type.shape if isinstance(signature.type, TensorType) else None
+        for dim, size in zip(shape or (), np.shape(value) if shape else (), strict=True):
+            if isinstance(dim, Expr):
+                known, where = seen.setdefault(dim, (size, signature.name))
+                if known != size:
+                    raise InputError(
+                        f"inputs {where!r} and {signature.name!r} share the size {dim}, "
+                        f"but it is {known} in one and {size} in the other"
+                    )
+
+
+def written(names: Sequence[str], results: Sequence[Any], out: Sequence[Any]) -> list[Any]:
+    """`out` with the results in it. Nothing is written unless everything fits."""
+    if len(out) != len(results):
+        raise InputError(f"out has {len(out)} arrays for {len(results)} outputs; give one for each of {list(names)}")
+    for name, value, target in zip(names, results, out, strict=True):
+        if not isinstance(target, np.ndarray) or not isinstance(value, np.ndarray):
             raise InputError(
-                f"input {signature.name!r} must be {expected.dtype.numpy}, not {array.dtype}; convert it with .astype first"
+                f"output {name!r} cannot be written into {type(target).__name__}; out takes numpy arrays, for tensors"
             )
-        if expected.shape is not None:
-            fits = len(expected.shape) == array.ndim and all(
-                not isinstance(d, int) or d == s for d, s in zip(expected.shape, array.shape, strict=True)
-            )
-            if not fits:
-                raise InputError(f"input {signature.name!r} must have shape {signature.shape}, not {array.shape}")
-        return array
+        if target.shape != value.shape or target.dtype != value.dtype:
+            raise InputError(f"output {name!r} is {value.dtype}{value.shape}, its array in out is {target.dtype}{target.shape}")
+        if not target.flags.writeable:
+            raise InputError(f"the array in out for output {name!r} is read-only")
+    for value, target in zip(results, out, strict=True):
+        np.copyto(target, value)
+    return list(out)

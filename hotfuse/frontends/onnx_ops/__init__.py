@@ -10,9 +10,11 @@ from hotfuse.frontends.onnx_ops import (  # noqa: F401
     indexing,
     movement,
     normalization,
+    quantized,
     recurrent,
     reduction,
     sequence,
     signal,
+    training,
     window,
 )

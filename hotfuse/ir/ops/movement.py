@@ -5,13 +5,15 @@ Those marked `view` return memory of their input where numpy can.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim, ceildiv, maximum, minimum
+from hotfuse.ir.dim import NO_FACTS, Dim, ceildiv, lower_bound, maximum, minimum
 from hotfuse.ir.op import (
+    CONTENTS_LIMIT,
     Call,
     Contents,
     OpDef,
@@ -21,7 +23,7 @@ from hotfuse.ir.op import (
     contents_by_reference,
     define,
 )
-from hotfuse.ir.types import Shape, TensorType, Type, numel
+from hotfuse.ir.types import TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +54,8 @@ def reshape(x: Array, shape: Array, *, allow_zero: bool = False) -> Array:
     target = [int(d) for d in shape]
     if not allow_zero:
         target = [x.shape[i] if d == 0 and i < x.ndim else d for i, d in enumerate(target)]
+    if x.size == 0 and 0 in target:  # numpy does not say what -1 stands for then; nothing is left, so 0
+        target = [max(d, 0) for d in target]
     return x.reshape(target)
 
 
@@ -80,7 +84,7 @@ def _reshape_infer(call: Call) -> Sequence[Type]:
     if holes:
         rest = numel(tuple(d for i, d in enumerate(shape) if i not in holes))
         if isinstance(rest, int) and rest == 0:
-            shape[holes[0]] = call.fresh()
+            shape[holes[0]] = 0 if total == 0 else call.fresh()
         elif isinstance(rest, int) and isinstance(total, int) and total % rest:
             raise call.fail(f"{total} elements do not fill the shape {tuple(wanted)}")
         else:
@@ -108,7 +112,7 @@ define(
 
 
 def unsqueeze(x: Array, *, axes: tuple[int, ...]) -> Array:
-    return np.expand_dims(x, axes) if axes else x
+    return np.expand_dims(x, axes)
 
 
 def _unsqueeze_infer(call: Call) -> Sequence[Type]:
@@ -158,7 +162,7 @@ define(
 )  # fmt: skip
 
 
-def transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
+def transpose(x: Array, *, perm: tuple[int, ...] | None) -> Array:
     return np.transpose(x, perm)
 
 
@@ -166,7 +170,9 @@ def _transpose_infer(call: Call) -> Sequence[Type]:
     x = call.tensor(0)
     perm = call.attrs["perm"]
     if x.shape is None:
-        return (TensorType(x.dtype, call.unknown(len(perm))),)
+        return (TensorType(x.dtype, None if perm is None else call.unknown(len(perm))),)
+    if perm is None:
+        return (TensorType(x.dtype, x.shape[::-1]),)
     if sorted(perm) != list(range(len(x.shape))):
         raise call.fail(f"{tuple(perm)} is not an order of the axes of {x}")
     return (TensorType(x.dtype, tuple(x.shape[p] for p in perm)),)
@@ -174,8 +180,9 @@ def _transpose_infer(call: Call) -> Sequence[Type]:
 
 define(
     OpDef(
-        "transpose", _transpose_infer, transpose, Pattern.MOVEMENT, "axes in another order", flops=no_flops, view=True,
-        torch=("aten.permute.default",), samples=lambda: [Sample((np.arange(24.0).reshape(2, 3, 4),), {"perm": (2, 0, 1)})],
+        "transpose", _transpose_infer, transpose, Pattern.MOVEMENT, "axes in another order, backwards for None",
+        contents=_same_contents, flops=no_flops, view=True, torch=("aten.permute.default",),
+        samples=lambda: [Sample((np.arange(24.0).reshape(2, 3, 4),), {"perm": perm}) for perm in ((2, 0, 1), None)],
     )
 )  # fmt: skip
 
@@ -192,12 +199,23 @@ def _expand_infer(call: Call) -> Sequence[Type]:
         if x.shape is None or not isinstance(length, int):
             return (TensorType(x.dtype, None),)
         return (TensorType(x.dtype, call.unknown(max(len(x.shape), length))),)
+    if any(isinstance(d, int) and d < 0 for d in wanted):
+        raise call.fail(f"the shape {tuple(wanted)} has a negative size")
     return (TensorType(x.dtype, broadcast_shapes(x.shape, tuple(wanted))),)
+
+
+def _expand_contents(call: Call) -> Sequence[Contents | None]:
+    return contents_by_reference(call) if few_elements(call.ints(1)) else (None,)
+
+
+def few_elements(shape: Sequence[int] | None) -> bool:
+    """Whether a tensor of this shape is small enough to be tracked element by element."""
+    return shape is not None and len(shape) <= 1 and math.prod(shape) <= CONTENTS_LIMIT
 
 
 define(
     OpDef(
-        "expand", _expand_infer, expand, Pattern.MOVEMENT, "broadcast together with a shape", contents=contents_by_reference,
+        "expand", _expand_infer, expand, Pattern.MOVEMENT, "broadcast together with a shape", contents=_expand_contents,
         flops=no_flops, view=True, onnx=("Expand",),
         samples=lambda: [
             Sample((np.arange(3.0).reshape(3, 1), np.array([2, 1, 4]))),
@@ -213,24 +231,21 @@ define(
 def slice_(x: Array, starts: Array, ends: Array, *, axes: tuple[int, ...], steps: tuple[int, ...]) -> Array:
     where: list[slice] = [slice(None)] * x.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        size = x.shape[axis]
-        where[axis] = slice(*clamp_slice(int(start), int(end), step, size))
+        where[axis] = clamp_slice(int(start), int(end), step, x.shape[axis])
     return x[tuple(where)]
 
 
-def clamp_slice(start: int, end: int, step: int, size: int) -> tuple[int, int | None, int]:
-    """Python's slice with ONNX's rule for out-of-range ends."""
-    start, end = (i + size if i < 0 else i for i in (start, end))
-    if step > 0:
-        return min(max(start, 0), size), min(max(end, 0), size), step
-    end = min(max(end, -1), size - 1)
-    return min(max(start, -1), size - 1), (None if end < 0 else end), step
+def clamp_slice(start: int, end: int, step: int, size: int) -> slice:
+    """Python's slice, but one that runs backward starts at 0 where Python's would be empty before the first element."""
+    if step < 0 and start < -size:
+        start = 0
+    return slice(start, end, step)
 
 
 def _slice_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     """How many elements a slice takes; None when that depends on sizes in a way the algebra does not tell."""
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(size)[slice(*clamp_slice(start, end, step, size))])
+        return len(range(size)[clamp_slice(start, end, step, size)])
     if step < 0:
         if isinstance(end, int) and end < -(1 << 30) and isinstance(start, int) and (start == -1 or start > 1 << 30):
             return ceildiv(size, -step)
@@ -244,20 +259,23 @@ def _slice_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
 def _clamped(place: Dim, size: Dim) -> Dim | None:
     if isinstance(place, int):
         return minimum(place, size) if place >= 0 else maximum(size + place, 0)
-    from hotfuse.ir.dim import lower_bound
-
     low = lower_bound(place)
-    return minimum(place, size) if low is not None and low >= 0 else None
+    if low is not None and low >= 0:
+        return minimum(place, size)
+    from_end = lower_bound(-place)  # -k for some k above 0, counted from the end
+    return maximum(size + place, 0) if from_end is not None and from_end > 0 else None
 
 
 def _slice_infer(call: Call) -> Sequence[Type]:
     x = call.tensor(0)
     if x.shape is None:
         return (x,)
-    axes = normal_axes(call, call.attrs["axes"], len(x.shape))
     starts, ends = call.contents(1), call.contents(2)
+    axes, steps = normal_axes(call, call.attrs["axes"], len(x.shape)), call.attrs["steps"]
+    if any(found is not None and len(found) != len(axes) for found in (starts, ends, steps)):
+        raise call.fail(f"starts, ends and steps must name one place for each of the {len(axes)} axes")
     shape = list(x.shape)
-    for k, (axis, step) in enumerate(zip(axes, call.attrs["steps"], strict=True)):
+    for k, (axis, step) in enumerate(zip(axes, steps, strict=True)):
         if step == 0:
             raise call.fail("a slice step of 0 never ends")
         size = None
@@ -285,8 +303,8 @@ define(
 # concat, split, pad
 
 
-def concat(*inputs: Array, axis: int) -> Array:
-    return np.concatenate(inputs, axis=axis)
+def concat(*inputs: Array, axis: int, out: Array | None = None) -> Array:
+    return np.concatenate(inputs, axis=axis, out=out)
 
 
 def _concat_infer(call: Call) -> Sequence[Type]:
@@ -326,28 +344,41 @@ define(
 )  # fmt: skip
 
 
-def split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
+def split(x: Array, *, axis: int, sizes: tuple[int, ...] | int) -> tuple[Array, ...]:
+    if isinstance(sizes, int):
+        sizes = tuple(int(d) for d in even_sizes(x.shape[axis], sizes))  # type: ignore[arg-type]
+    if sum(sizes) != x.shape[axis]:
+        raise ValueError(f"parts of sizes {sizes} do not make up {x.shape[axis]} elements")
     return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
+
+
+def even_sizes(size: Dim, parts: int) -> tuple[Dim, ...]:
+    """`parts` sizes that make up `size`: all but the last few are equal, those get what is left."""
+    each = ceildiv(size, parts)
+    return tuple(minimum(maximum(size - i * each, 0), each) for i in range(parts)) if size % parts != 0 else (each,) * parts
 
 
 def _split_infer(call: Call) -> Sequence[Type]:
     x, sizes = call.tensor(0), call.attrs["sizes"]
+    if isinstance(sizes, int) and sizes <= 0:
+        raise call.fail(f"{sizes} is not a number of parts")
     if x.shape is None:
-        return tuple(TensorType(x.dtype, None) for _ in sizes)
+        return tuple(TensorType(x.dtype, None) for _ in range(sizes if isinstance(sizes, int) else len(sizes)))
     axis = normal_axis(call, call.attrs["axis"], len(x.shape))
-    if NO_FACTS.decide(x.shape[axis], sum(sizes)) is False:
+    if isinstance(sizes, int):
+        sizes = even_sizes(x.shape[axis], sizes)
+    elif any(isinstance(s, int) and s < 0 for s in sizes):
+        raise call.fail(f"a part has a negative size in {tuple(sizes)}")
+    elif NO_FACTS.decide(x.shape[axis], sum(sizes)) is False:
         raise call.fail(f"parts of sizes {tuple(sizes)} do not make up axis {axis} of {x}")
     return tuple(TensorType(x.dtype, (*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes)
 
 
 define(
     OpDef(
-        "split", _split_infer, split, Pattern.MOVEMENT, "parts of given sizes along an axis", contents=contents_by_reference,
+        "split", _split_infer, split, Pattern.MOVEMENT, "parts of given sizes along an axis, or a number of even parts",
+        contents=contents_by_reference,
         flops=no_flops, view=True, torch=("aten.split_with_sizes.default",),
-        samples=lambda: [Sample((np.arange(12.0).reshape(2, 6),), {"axis": 1, "sizes": (1, 2, 3)})],
+        samples=lambda: [Sample((np.arange(12.0).reshape(2, 6),), {"axis": 1, "sizes": sizes}) for sizes in ((1, 2, 3), 4)],
     )
 )  # fmt: skip
-
-
-def shape_after_pad(shape: Shape, before: Sequence[Dim], after: Sequence[Dim]) -> Shape:
-    return tuple(a + d + b for a, d, b in zip(before, shape, after, strict=True))

@@ -10,7 +10,8 @@ import numpy as np
 from hotfuse.errors import InvalidModel
 from hotfuse.ir.dim import Dim, ceildiv, maximum
 from hotfuse.ir.op import Call, Contents, OpDef, Pattern, Sample, define
-from hotfuse.ir.types import I64, TensorType, Type, numel, tensor
+from hotfuse.ir.ops.movement import few_elements
+from hotfuse.ir.types import F32, I64, DType, TensorType, Type, numel, tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -86,8 +87,10 @@ def _arange_count(call: Call) -> Dim | None:
     if any(e is None for e in ends):
         return None
     start, limit, step = (e[0] for e in ends if e is not None)
-    if not isinstance(step, int) or step == 0:
+    if not isinstance(step, int):
         return None
+    if step == 0:
+        raise call.fail("a step of 0 never reaches the limit")
     return maximum(ceildiv(limit - start, step), 0)
 
 
@@ -97,18 +100,68 @@ def _arange_infer(call: Call) -> Sequence[Type]:
 
 
 def _arange_contents(call: Call) -> Sequence[Contents | None]:
-    numbers = [call.ints(i) for i in range(3)]
-    if any(n is None for n in numbers):
+    count, start, step = _arange_count(call), call.contents(0), call.contents(2)
+    if not isinstance(count, int) or not few_elements((count,)) or start is None or step is None:
         return (None,)
-    start, limit, step = (n[0] for n in numbers if n is not None)
-    found = range(start, limit, step)
-    return (tuple(found) if len(found) <= 256 else None,)
+    return (tuple(start[0] + i * step[0] for i in range(count)),)
 
 
 define(
     OpDef(
         "arange", _arange_infer, arange, Pattern.SOURCE, "start, start + step, ... up to but not including limit",
-        contents=_arange_contents, flops=lambda call, types: 0, onnx=("Range",),
-        samples=lambda: [Sample((np.array(1), np.array(9), np.array(3)))],
+        contents=_arange_contents, flops=lambda call, types: 0,
+        samples=lambda: [Sample((np.array(1), np.array(9), np.array(3))), Sample((np.array(5), np.array(1), np.array(-2)))],
+    )
+)  # fmt: skip
+
+
+def full(shape: Array, *, value: complex, dtype: DType) -> Array:
+    return np.full(tuple(int(d) for d in shape), value, dtype=dtype.numpy)
+
+
+def _shaped(call: Call, dtype: DType) -> TensorType:
+    """The type of a tensor whose shape is input 0."""
+    shape = call.contents(0)
+    if shape is None:
+        rank = (call.shape(0) or (None,))[0]
+        return TensorType(dtype, call.unknown(rank if isinstance(rank, int) else None))
+    if any(isinstance(d, int) and d < 0 for d in shape):
+        raise call.fail(f"the shape {shape} has a negative size")
+    return TensorType(dtype, shape)
+
+
+def _full_contents(call: Call) -> Sequence[Contents | None]:
+    shape = call.ints(0)
+    return ((int(call.attrs["value"]),) * int(numel(shape)) if shape is not None and few_elements(shape) else None,)  # type: ignore[arg-type]
+
+
+define(
+    OpDef(
+        "full", lambda call: (_shaped(call, call.attrs["dtype"]),), full, Pattern.SOURCE, "a tensor of one value",
+        contents=_full_contents, flops=lambda call, types: 0,
+        samples=lambda: [
+            Sample((np.array([2, 3]),), {"value": 1.5, "dtype": F32}),
+            Sample((np.array([], np.int64),), {"value": 7, "dtype": I64}),
+        ],
+    )
+)  # fmt: skip
+
+
+def eye(shape: Array, *, dtype: DType, k: int = 0) -> Array:
+    rows, columns = (int(d) for d in shape)
+    return np.eye(rows, columns, k, dtype=dtype.numpy)
+
+
+def _eye_infer(call: Call) -> Sequence[Type]:
+    found = _shaped(call, call.attrs["dtype"])
+    if found.shape is not None and len(found.shape) != 2:
+        raise call.fail(f"a diagonal needs two axes, not the shape {list(found.shape)}")
+    return (found,)
+
+
+define(
+    OpDef(
+        "eye", _eye_infer, eye, Pattern.SOURCE, "ones on the k-th diagonal, zeros elsewhere", flops=lambda call, types: 0,
+        samples=lambda: [Sample((np.array([3, 4]),), {"dtype": F32, "k": 1})],
     )
 )  # fmt: skip

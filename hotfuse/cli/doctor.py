@@ -1,0 +1,155 @@
+"""`hotfuse doctor`: what the machine offers, which libraries are there, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+import hotfuse
+from hotfuse.cli.machine import Machine, read_machine
+from hotfuse.cli.view import json_option, make_console, make_table, write_json
+from hotfuse.config import Config
+from hotfuse.errors import ConfigError
+
+CORE = ("numpy", "onnx", "ml-dtypes", "llvmlite", "scikit-learn", "safetensors", "psutil", "platformdirs", "rich", "click")
+EXTRA = ("torch", "cloudpickle", "triton", "onnxruntime", "openvino", "transformers")
+TORCH = "2.13.0"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know. `level` is "error" (hotfuse will not work), "warning" (it will work worse) or "note"."""
+
+    level: str
+    what: str
+    do: str
+
+
+@click.command(
+    "doctor",
+    epilog="""\b
+Examples:
+  hotfuse doctor
+  hotfuse doctor --json -""",
+)
+@json_option
+def command(json_path: str | None) -> None:
+    """Show what this machine offers, what is missing, and what to do. Exit code 1 if hotfuse cannot work."""
+    console = make_console(json_path)
+    machine = read_machine()
+    versions = {name: _version(name) for name in (*CORE, *EXTRA)}
+    findings = [
+        *check_versions(versions),
+        *check_machine(machine),
+        *check_environment(os.environ),
+        *check_cache(cache_folder()),
+    ]
+    console.print(make_table("Machine", ("what", "found"), _machine_rows(machine)))
+    console.print()
+    rows = [("python", sys.version.split()[0]), ("hotfuse", hotfuse.__version__)]
+    rows += [(name, version or "-") for name, version in versions.items()]
+    console.print(make_table("Versions", ("package", "version"), rows))
+    console.print()
+    if findings:
+        found = [(f.level, f.what, f.do) for f in findings]
+        console.print(make_table("Findings", ("", "what", "what to do"), found))
+    else:
+        console.print("Nothing is missing.")
+    write_json(
+        json_path,
+        {
+            "machine": dataclasses.asdict(machine),
+            "python": sys.version.split()[0],
+            "hotfuse": hotfuse.__version__,
+            "versions": versions,
+            "findings": [dataclasses.asdict(f) for f in findings],
+        },
+    )
+    if any(f.level == "error" for f in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
+    gib = 1 << 30
+    quota = "none" if machine.cpu_quota is None else f"{machine.cpu_quota:g} cores"
+    limit = "none" if machine.memory_limit_bytes is None else f"{machine.memory_limit_bytes / gib:.1f} GiB"
+    return [
+        ("system", machine.system),
+        ("processor", machine.cpu),
+        ("cores", f"{machine.cores}, {machine.usable_cores} usable by this process; quota: {quota}"),
+        ("instruction sets", " ".join(machine.instruction_sets) or "not known"),
+        ("caches", ", ".join(f"{level} {size // 1024:,} KiB" for level, size in machine.caches.items()) or "not known"),
+        ("memory", f"{machine.memory_bytes / gib:.1f} GiB; limit: {limit}"),
+        ("cache folder", str(cache_folder())),
+    ]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_versions(versions: Mapping[str, str | None]) -> list[Finding]:
+    """What is missing among the libraries. Only those of the core are needed for ONNX models."""
+    found = [Finding("error", f"{name} is not installed", f"pip install {name}") for name in CORE if versions.get(name) is None]
+    torch = versions.get("torch")
+    if torch is None:
+        found.append(Finding("note", "torch is not installed: only ONNX models run", f"pip install torch=={TORCH}"))
+    elif torch.partition("+")[0] != TORCH:
+        found.append(Finding("warning", f"torch {torch} was never tested with hotfuse", f"pip install torch=={TORCH}"))
+    elif versions.get("cloudpickle") is None:
+        found.append(Finding("warning", "cloudpickle is missing: PyTorch models stay eager", "pip install cloudpickle"))
+    return found
+
+
+def check_machine(machine: Machine) -> list[Finding]:
+    found = []
+    if not machine.system.startswith("Linux") or "x86_64" not in machine.system:
+        found.append(Finding("note", f"{machine.system} is not Linux on x86-64", "everything runs, at tier 0"))
+    elif "avx2" not in machine.instruction_sets:
+        found.append(Finding("warning", "the processor has no AVX2", "use a newer machine type if speed matters"))
+    if machine.cpu_quota is not None and machine.cpu_quota < machine.usable_cores:
+        threads = max(1, int(machine.cpu_quota))
+        found.append(
+            Finding(
+                "warning",
+                f"the control group allows {machine.cpu_quota:g} of {machine.usable_cores} cores: more threads would stall",
+                f"set HOTFUSE_THREADS={threads}",
+            )
+        )
+    return found
+
+
+def check_environment(environment: Mapping[str, str]) -> list[Finding]:
+    try:
+        Config.from_environment(environment)
+    except ConfigError as error:
+        return [Finding("error", str(error), "correct or unset the variable")]
+    return []
+
+
+def cache_folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("hotfuse"))
+
+
+def check_cache(folder: Path) -> list[Finding]:
+    """Whether files can be written where hotfuse keeps them."""
+    existing = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return []
+    except OSError as error:
+        what = f"{folder} cannot be written ({error.strerror}): nothing is kept between runs"
+        return [Finding("warning", what, "set XDG_CACHE_HOME to a folder of yours")]

@@ -1,0 +1,108 @@
+"""What the machine offers to this process: cores, instruction sets, caches, memory, and the limits set around it.
+
+Everything is read from files that Linux keeps; what cannot be read is left out (None or empty), never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Flags of /proc/cpuinfo that decide which code can run, in the order they are shown.
+INSTRUCTION_SETS = (
+    "sse4_2", "avx", "fma", "f16c", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    system: str
+    cpu: str
+    cores: int  # logical ones of the machine
+    usable_cores: int  # that this process may run on (affinity)
+    cpu_quota: float | None  # cores' worth of time that the control group allows
+    instruction_sets: tuple[str, ...]
+    caches: dict[str, int] = field(default_factory=dict)  # bytes by level, of the first core
+    memory_bytes: int = 0
+    memory_limit_bytes: int | None = None  # of the control group
+
+
+def read_machine(root: Path = Path("/")) -> Machine:
+    """The machine as files under `root` describe it."""
+    info = _read(root / "proc/cpuinfo")
+    flags = set(_field(info, "flags").split())
+    return Machine(
+        f"{platform.system()} {platform.release()} {platform.machine()}",
+        _field(info, "model name") or platform.processor(),
+        os.cpu_count() or 1,
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        _cpu_quota(root),
+        tuple(name for name in INSTRUCTION_SETS if name in flags),
+        _caches(root),
+        _kib(_field(_read(root / "proc/meminfo"), "MemTotal")),
+        _memory_limit(root),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _field(text: str, name: str) -> str:
+    """The value of the first line `name : value`."""
+    found = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text, re.M)
+    return found.group(1).strip() if found else ""
+
+
+def _kib(text: str) -> int:
+    digits = text.split()[0] if text else "0"
+    return int(digits) * 1024 if digits.isdigit() else 0
+
+
+def _caches(root: Path) -> dict[str, int]:
+    found = {}
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind, level, size = (_read(index / name).strip() for name in ("type", "level", "size"))
+        if kind in ("Data", "Unified") and re.fullmatch(r"\d+K", size):
+            found[f"L{level}"] = int(size[:-1]) * 1024
+    return found
+
+
+def _group_folders(root: Path, controller: str) -> list[Path]:
+    """The control groups of this process, innermost first: in the unified tree, then in the tree of one controller."""
+    folders: list[Path] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):
+            base = root / "sys/fs/cgroup" / (controllers and controller)
+            inner = base / path.lstrip("/")
+            folders += [inner, *[p for p in inner.parents if p.is_relative_to(base)]]
+    return folders
+
+
+def _cpu_quota(root: Path) -> float | None:
+    quotas = []
+    for folder in _group_folders(root, "cpu"):
+        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        if not quota:
+            quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit() and int(period):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _memory_limit(root: Path) -> int | None:
+    texts = [
+        _read(folder / name).strip()
+        for folder in _group_folders(root, "memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+    ]
+    limits = [int(t) for t in texts if t.isdigit() and int(t) < 1 << 60]  # the old tree writes "none" as a huge number
+    return min(limits, default=None)

@@ -1,0 +1,239 @@
+"""Capture off the request path: the parent's side.
+
+    submit(job) -> the capture thread makes the skeleton -> a warm child process traces it -> `job.finish(Trace | CaptureError)`
+
+State: one capture thread and one child process per urgency (background captures run at idle priority, ones that a caller waits
+for do not), both started on first use. A child that hangs, dies or eats too much memory is killed and the next job gets a
+fresh one; the job itself is never tried again. A forked copy of this process forgets all of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import pickle
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotfuse.config import Config
+from hotfuse.errors import CaptureError
+from hotfuse.frontends.capture_worker import LENGTH, answer
+from hotfuse.frontends.torch_trace import Trace
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class CaptureJob:
+    """`make` returns the request's bytes; `finish` takes the trace or the reason why there is none."""
+
+    make: Callable[[], bytes]
+    finish: Callable[[Trace | CaptureError], None]
+    timeout_s: float
+    memory_bytes: int
+
+
+def submit(job: CaptureJob, urgent: bool) -> None:
+    """Queue a job; it is worked on by another thread, in a child process."""
+    with _lock:
+        worker = _workers.get(urgent)
+        if worker is None:
+            worker = _workers[urgent] = _Worker(urgent)
+    worker.jobs.put(job)
+
+
+def capture_here(job: CaptureJob) -> None:
+    """Work on a job in this process and thread (`capture="blocking"`), one at a time."""
+    with _here:
+        try:
+            _finish(job, _reply(answer(job.make())))
+        except CaptureError as error:
+            _finish(job, error)
+
+
+def make_job(make: Callable[[], bytes], finish: Callable[[Trace | CaptureError], None], config: Config) -> CaptureJob:
+    return CaptureJob(make, finish, config.capture_timeout_s, config.max_capture_bytes)
+
+
+class _Worker:
+    """A thread with a queue of jobs and, once the first job came, a child process."""
+
+    def __init__(self, urgent: bool) -> None:
+        self.jobs: queue.SimpleQueue[CaptureJob] = queue.SimpleQueue()
+        self.urgent = urgent
+        self.process: CaptureProcess | None = None
+        name = "hotfuse-capture" + ("-urgent" if urgent else "")
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            job = self.jobs.get()
+            try:
+                request = job.make()
+                if self.process is None or not self.process.alive:
+                    self.process = CaptureProcess(self.urgent)
+                result = _reply(self.process.ask(request, job.timeout_s, job.memory_bytes))
+            except CaptureError as error:
+                _finish(job, error)
+            except BaseException as error:  # this thread serves every model of the process and must go on
+                _finish(job, CaptureError(f"{type(error).__name__}: {error}"))
+            else:
+                _finish(job, result)
+
+
+def _finish(job: CaptureJob, result: Trace | CaptureError) -> None:
+    with contextlib.suppress(Exception):
+        job.finish(result)
+
+
+def _reply(body: bytes) -> Trace | CaptureError:
+    kind, content = pickle.loads(body)  # from a child that this process started, over a pipe nobody else holds
+    return content if kind == "done" else CaptureError(content)
+
+
+class CaptureProcess:
+    """A child process that traces modules, one request at a time."""
+
+    def __init__(self, urgent: bool) -> None:
+        package = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
+        command = [sys.executable, "-P", "-m", "hotfuse.frontends.capture_worker", *(() if urgent else ("--idle",))]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is the parent's
+            )
+        except OSError as error:
+            raise CaptureError(f"no capture process can be started: {error}; use capture='blocking'") from error
+        self.pid = self._process.pid
+        self._greeted = False
+        os.set_blocking(self._process.stdin.fileno(), False)  # type: ignore[union-attr]
+        os.set_blocking(self._process.stdout.fileno(), False)  # type: ignore[union-attr]
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: bytes, timeout_s: float, memory_bytes: int) -> bytes:
+        """The answer to one request. A process that does not give one in time is killed."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            if not self._greeted:
+                self._send(json.dumps(_hello()).encode(), deadline)
+                self._receive(deadline, memory_bytes)
+                self._greeted = True
+            self._send(request, deadline)
+            return self._receive(deadline, memory_bytes)
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.kill()
+            self._process.wait(timeout=10)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close our ends of the pipes."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _send(self, body: bytes, deadline: float) -> None:
+        target = self._process.stdin.fileno()  # type: ignore[union-attr]
+        view = memoryview(LENGTH.pack(len(body)) + body)
+        while view:
+            _, ready, _ = select.select([], [target], [], self._left(deadline))
+            try:
+                view = view[os.write(target, view) :] if ready else view
+            except BrokenPipeError:
+                raise self._died() from None
+
+    def _receive(self, deadline: float, memory_bytes: int) -> bytes:
+        header = self._read(LENGTH.size, deadline, memory_bytes)
+        return self._read(LENGTH.unpack(header)[0], deadline, memory_bytes)
+
+    def _read(self, size: int, deadline: float, memory_bytes: int) -> bytes:
+        source = self._process.stdout.fileno()  # type: ignore[union-attr]
+        parts: list[bytes] = []
+        while size:
+            ready, _, _ = select.select([source], [], [], self._left(deadline))
+            if ready:
+                part = os.read(source, min(size, 1 << 20))
+                if not part:
+                    raise self._died()
+                parts.append(part)
+                size -= len(part)
+            elif (used := resident_bytes(self.pid)) > memory_bytes:
+                raise CaptureError(
+                    f"the capture process used {used:,} bytes, the limit is {memory_bytes:,} (max_capture_bytes)"
+                )
+        return b"".join(parts)
+
+    def _left(self, deadline: float) -> float:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise CaptureError("the capture took longer than capture_timeout_s; the model stays eager")
+        return min(left, POLL_S)
+
+    def _died(self) -> CaptureError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        return CaptureError(f"the capture process died (exit status {self._process.returncode}); the model stays eager")
+
+
+def resident_bytes(pid: int) -> int:
+    """Physical memory of a process, in bytes; 0 where nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _hello() -> dict[str, Any]:
+    try:
+        directory = os.getcwd()
+    except OSError:
+        directory = os.sep
+    return {"parent": os.getpid(), "path": list(sys.path), "directory": directory}
+
+
+def stop_workers() -> None:
+    """Kill the child processes; jobs still queued are never finished."""
+    for worker in list(_workers.values()):
+        if worker.process is not None:
+            worker.process.kill()
+
+
+def _drop_after_fork() -> None:
+    """In a forked child: the processes belong to the parent, and their threads do not exist here."""
+    global _lock, _here
+    for worker in _workers.values():
+        if worker.process is not None:
+            worker.process.forget()
+    _workers.clear()
+    _lock, _here = threading.Lock(), threading.Lock()
+
+
+_lock = threading.Lock()
+_here = threading.Lock()
+_workers: dict[bool, _Worker] = {}
+os.register_at_fork(after_in_child=_drop_after_fork)
+atexit.register(stop_workers)

@@ -1,0 +1,14 @@
+"""Importers of ATen operators, one file per family. Importing this package fills `IMPORTERS`."""
+
+from hotfuse.frontends.torch_ops import (  # noqa: F401
+    attention,
+    contraction,
+    convert,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    reduction,
+    source,
+    window,
+)

@@ -1,0 +1,162 @@
+"""Skeletons: a PyTorch module without its weights, as bytes from which another process rebuilds it.
+
+    module -> cloudpickle, each tensor replaced by its place in a table of `TensorRecord`s -> bytes -> module
+
+Ties and views survive, because a record names its storage. Tensors below `SMALL_BYTES` travel with their values: a size or a
+table that lives in a Python list is then known to the capture. All others are rebuilt over memory that is reserved but never
+touched, so a model of any size costs the capture process nothing. Bytes only ever travel over a pipe between a process and a
+child it started; nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hotfuse.errors import CaptureError
+
+SMALL_BYTES = 64 * 1024
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One tensor: how it lies in its storage, and its bytes where it is small."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: str
+    parameter: bool
+    requires_grad: bool
+    storage: int
+    storage_bytes: int
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    tensors: tuple[TensorRecord, ...]
+    body: bytes
+
+
+def make_skeleton(content: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """`content` (a module, or a structure of modules and plain values) without its weights, and every tensor found in it."""
+    file = io.BytesIO()
+    pickler = _pickler_class()(file)
+    try:
+        pickler.dump(content)
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"the model cannot be sent to the capture process: {type(error).__name__}: {error}; it stays eager "
+            "(remove what cannot be pickled from its attributes, or use capture='blocking')"
+        ) from error
+    return pickle.dumps(Skeleton(tuple(pickler.records), file.getvalue()), protocol=5), pickler.tensors
+
+
+def load_skeleton(data: bytes) -> Any:
+    """The structure that `make_skeleton` was given, on memory of its own."""
+    skeleton: Skeleton = pickle.loads(data)
+    storages: dict[int, torch.UntypedStorage] = {}
+    tensors = [_rebuild(record, storages) for record in skeleton.tensors]
+    return _Unpickler(io.BytesIO(skeleton.body), tensors).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, place: Any) -> torch.Tensor:
+        return self._tensors[place]
+
+
+def _pickler_class() -> Any:
+    """The pickler; made on demand, since cloudpickle is needed only where a model is captured."""
+    import cloudpickle
+
+    class SkeletonPickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def __init__(self, file: io.BytesIO) -> None:
+            super().__init__(file, protocol=5)
+            self.records: list[TensorRecord] = []
+            self._places: dict[int, int] = {}
+            self._storages: dict[int, int] = {}
+            self.tensors: list[torch.Tensor] = []  # held: an id is only good while its object lives
+
+        def persistent_id(self, obj: Any) -> int | None:
+            if not isinstance(obj, torch.Tensor):
+                return None
+            place = self._places.get(id(obj))
+            if place is None:
+                place = self._places[id(obj)] = len(self.records)
+                self.records.append(_record(obj, self._storages))
+                self.tensors.append(obj)
+            return place
+
+    return SkeletonPickler
+
+
+def _record(tensor: torch.Tensor, storages: dict[int, int]) -> TensorRecord:
+    why = unsendable(tensor)
+    if why:
+        raise CaptureError(f"the model holds {why}; it stays eager")
+    storage = tensor.untyped_storage()
+    number = storages.setdefault(storage._cdata, len(storages))
+    small = tensor.numel() * tensor.element_size() < SMALL_BYTES and tensor.device.type == "cpu"
+    return TensorRecord(
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.storage_offset(),
+        tensor.dtype,
+        str(tensor.device),
+        isinstance(tensor, torch.nn.Parameter),
+        tensor.requires_grad,
+        number,
+        storage.nbytes(),
+        _bytes(tensor) if small else None,
+    )
+
+
+def unsendable(tensor: torch.Tensor) -> str:
+    """What is special about a tensor that a capture cannot stand for; empty for plain ones."""
+    if type(tensor) not in _PLAIN:
+        return f"a tensor of type {type(tensor).__name__}"
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return f"a tensor with layout {'quantized' if tensor.is_quantized else tensor.layout}"
+    if tensor.is_conj() or tensor.is_neg():
+        return "a lazily conjugated or negated tensor"
+    return ""
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _rebuild(record: TensorRecord, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    storage = storages.get(record.storage)
+    if storage is None:
+        storage = storages[record.storage] = torch.UntypedStorage(record.storage_bytes, device=record.device)
+    tensor = torch.empty(0, dtype=record.dtype, device=record.device)
+    tensor.set_(storage, record.offset, record.shape, record.stride)  # type: ignore[call-overload]
+    if record.data:
+        values = torch.frombuffer(bytearray(record.data), dtype=torch.uint8).view(record.dtype).reshape(record.shape)
+        if _overlaps(record):
+            tensor = values.as_strided(record.shape, values.stride())
+        else:
+            tensor.copy_(values)
+    if record.parameter:
+        return torch.nn.Parameter(tensor, requires_grad=record.requires_grad)
+    return tensor.requires_grad_(record.requires_grad)
+
+
+def _overlaps(record: TensorRecord) -> bool:
+    """Whether elements of one tensor share memory (an expanded tensor cannot be written element by element)."""
+    return any(stride == 0 and size > 1 for size, stride in zip(record.shape, record.stride, strict=True))

@@ -1,0 +1,213 @@
+"""Tracing: a module and the shapes of one call become a captured program and the class of shapes it serves.
+
+This runs on a copy of the module, in the capture process (or, for `capture="blocking"`, in the caller's).
+
+    attempts: every size of 1 widened, leading sizes of 1 widened, all sizes dynamic, none dynamic -> the first that works
+
+`torch.export` finds out which sizes must be equal, fixed or bounded; its guards become the `ShapeClass`. It takes for granted that
+dynamic sizes are at least 2. Where a size was 1 and was widened, a second, static trace at the original sizes must be
+the same program, node by node, before the class includes 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class, widened_symbols
+from hotfuse.frontends.torch_watch import ModuleWatch
+from hotfuse.ir.guard import ShapeClass, exact_class
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor argument as far as a capture sees it. `order` lists its axes from the largest stride to the smallest; None
+    says that the tensor has gaps or overlaps, and that its exact strides count. `same_as` is an earlier leaf that is the same."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...] | None
+    dtype: torch.dtype
+    device: str
+    requires_grad: bool
+    same_as: int = -1
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """What to trace: the module, the leaves of `(args, kwargs)`, their structure, and the modes of the call."""
+
+    module: Any
+    leaves: tuple[Any, ...]
+    tree: Any
+    grad: bool
+    default_dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Trace:
+    program: CapturedProgram
+    shapes: ShapeClass
+    note: str = ""  # attempts that failed before this one
+
+
+class FunctionModule(torch.nn.Module):
+    """A plain function or bound method as a module; the module that a method belongs to becomes a submodule."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        owner = getattr(function, "__self__", None)
+        self.function = function.__func__ if isinstance(owner, torch.nn.Module) else function
+        self.owner = owner if isinstance(owner, torch.nn.Module) else None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner, *args, **kwargs)
+
+
+def trace(request: TraceRequest) -> Trace:
+    """The program of the first attempt that works; CaptureError with every attempt's reason when none does."""
+    module = request.module
+    adopt_attributes(module)
+    failures: list[str] = []
+    for name, widths in _attempts(request.leaves):
+        try:
+            with _modes(request):
+                program, shapes = _attempt(module, request, widths)
+            return Trace(program, shapes, "; ".join(failures))
+        except Exception as error:
+            failures.append(f"{name}: {type(error).__name__}: {_first_lines(error)}")
+            if isinstance(error, _SideEffect):
+                break
+    raise CaptureError("torch.export could not trace it: " + "; ".join(dict.fromkeys(failures)))
+
+
+class _SideEffect(CaptureError):
+    """The forward pass changes the module's Python state, which a graph would not do again."""
+
+
+def adopt_attributes(module: torch.nn.Module) -> None:
+    """Make tensors that are plain attributes buffers, so that they become weights of the graph and are read live."""
+    for part in module.modules():
+        for name, value in list(part.__dict__.items()):
+            if isinstance(value, torch.Tensor) and "." not in name:
+                del part.__dict__[name]
+                part.register_buffer(name, value, persistent=False)
+
+
+def _attempts(leaves: Sequence[Any]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...] | None]]:
+    """Names and example shapes of the attempts; None asks for a static trace."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, TensorInput)]
+    exact = tuple(t.shape for t in tensors)
+    if not any(t.order is None or 0 in t.shape for t in tensors):
+        taken = {size for shape in exact for size in shape}
+        fresh = (n for n in range(3, 1 << 20) if n not in taken)
+        rank = max((len(s) for s in exact), default=0)
+        widths = [next(fresh) for _ in range(rank)]  # one per axis: sizes of 1 at the same axis most likely belong together
+        everywhere = tuple(tuple(widths[i] if size == 1 else size for i, size in enumerate(s)) for s in exact)
+        leading = tuple(tuple(widths[0] if size == 1 and i == 0 else size for i, size in enumerate(s)) for s in exact)
+        attempts = {everywhere: "widened", leading: "batch widened", exact: "dynamic"}
+        yield from ((name, shapes) for shapes, name in attempts.items())
+    yield "static", None
+
+
+def _attempt(
+    module: torch.nn.Module, request: TraceRequest, widths: tuple[tuple[int, ...], ...] | None
+) -> tuple[CapturedProgram, ShapeClass]:
+    from hotfuse.frontends.torch_export import import_exported
+    from hotfuse.passes import optimize
+
+    exact = tuple(leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput))
+    exported = export(module, request, widths or exact, dynamic=widths is not None)
+    shapes = exact_class(exact) if widths is None else shape_class(exported)
+    if widths is not None and widths != exact:
+        static = export(module, request, exact, dynamic=False)
+        ones = widened_symbols(shapes, exact)
+        if not same_program(exported, static, ones):
+            raise CaptureError("the model does something else where a size is 1")
+        shapes = replace(shapes, ranges=tuple(replace(r, least=1) if r.symbol in ones else r for r in shapes.ranges))
+        admit_one(exported, ones)
+    reason = shapes.check(exact)
+    if reason:
+        raise CaptureError(f"the trace excludes its own example: {reason}")
+    program = import_exported(exported)
+    return replace(program, graph=optimize(program.graph)), shapes
+
+
+def export(module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tuple[int, ...]], dynamic: bool) -> Any:
+    """`torch.export` of the module for example tensors of the given shapes, over memory nobody touches."""
+    examples: list[Any] = []
+    remaining = iter(shapes)
+    collection = torch.export.ShapesCollection()
+    for leaf in request.leaves:
+        if not isinstance(leaf, TensorInput):
+            examples.append(leaf)
+            continue
+        shape = next(remaining)
+        example = examples[leaf.same_as] if leaf.same_as >= 0 else _example(leaf, shape)
+        examples.append(example)
+        if dynamic and shape:
+            collection[example] = {axis: torch.export.Dim.AUTO for axis in range(len(shape))}
+    args, kwargs = pytree.tree_unflatten(examples, request.tree)
+    dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if dynamic else None
+    with _no_side_effects(module):
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+
+
+def _example(leaf: TensorInput, shape: tuple[int, ...]) -> torch.Tensor:
+    if leaf.order is None:
+        made = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=leaf.device)
+    else:
+        strides, step = [0] * len(shape), 1
+        for axis in reversed(leaf.order):
+            strides[axis], step = step, step * max(shape[axis], 1)
+        made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device)
+    return made.requires_grad_(leaf.requires_grad)
+
+
+@contextlib.contextmanager
+def _modes(request: TraceRequest) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(request.default_dtype)
+    try:
+        with torch.set_grad_enabled(request.grad):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def _no_side_effects(module: torch.nn.Module) -> Iterator[None]:
+    """Refuse a forward pass that changes Python state of its module: running the graph would not change it again."""
+    forward = module.forward
+    changes: list[str] = []
+
+    @functools.wraps(forward)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        watch = ModuleWatch(module)
+        result = forward(*args, **kwargs)
+        changes.append(watch.changed())
+        return result
+
+    overridden = "forward" in module.__dict__
+    module.forward = watched
+    try:
+        yield
+    finally:
+        module.forward = forward
+        if not overridden:
+            del module.__dict__["forward"]
+    found = [c for c in changes if c]
+    if found:
+        raise _SideEffect(f"forward changes the module itself: {found[0]}")
+
+
+def _first_lines(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

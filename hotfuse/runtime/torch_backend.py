@@ -1,0 +1,113 @@
+"""The Dynamo backend: `torch.compile(model, backend="hotfuse")`.
+
+By default the graph that Dynamo traced answers as it is, at once. With `options={"wait": True}` (or HOTFUSE_WAIT=1) AOTAutograd
+hands over a functional forward graph and, for training, a backward graph; each becomes a plan that torch runs un-fused. Whatever
+fails on the way leaves Dynamo's own graph in place and an event in `EVENTS`; with `strict` it raises.
+
+State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, the programs made, newest last (bounded).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from hotfuse.config import Config
+from hotfuse.events import EventLog
+from hotfuse.frontends.torch_decompositions import decompositions
+from hotfuse.frontends.torch_graph import TorchImport, import_fx
+from hotfuse.frontends.torch_outputs import collect_outputs
+from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.passes import optimize
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.torch_call import run_program
+from hotfuse.runtime.torch_engine import TORCH
+
+EVENTS = EventLog()
+COMPILED: deque[CapturedProgram] = deque(maxlen=64)
+Compiled = Callable[..., Any]
+
+
+def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Compiled:
+    """Dynamo's entry point: a function that answers as `gm` does."""
+    config = Config.from_environment(**dict(options or {}))
+    if not config.wait or config.tier == 0:
+        EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")
+        return gm.forward
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition
+
+    def compile_part(part: str) -> Callable[..., Any]:
+        return lambda module, inputs: _compile_or_keep(module, part, config)
+
+    compiler = aot_autograd(
+        fw_compiler=compile_part("forward"),
+        bw_compiler=compile_part("backward"),
+        inference_compiler=compile_part("inference"),
+        partition_fn=default_partition,
+        decompositions=decompositions(),
+    )
+    try:
+        return compiler(gm, example_inputs)  # type: ignore[no-any-return]
+    except Exception as error:
+        if config.strict:
+            raise
+        EVENTS.emit("backend.failed", "dynamo graph", f"{type(error).__name__}: {error}")
+        return gm.forward
+
+
+def _compile_or_keep(module: fx.GraphModule, part: str, config: Config) -> Compiled:
+    """The plan of one functional graph, or the graph itself where that fails."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    try:
+        return _boxed(compile_graph(module, config, part))
+    except Exception as error:
+        if config.strict:
+            raise
+        EVENTS.emit("backend.failed", part, f"{type(error).__name__}: {error}")
+        return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+
+
+def compile_graph(module: fx.GraphModule, config: Config, part: str = "inference") -> Compiled:
+    """A functional graph of ATen operators as a function of the list of its placeholders' values."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        program = import_program(module, config, part)
+    executor = Executor(trivial_plan(program.graph), TORCH, config)
+    COMPILED.append(program)
+    opaque = [name for _, name, _ in program.opaque]
+    EVENTS.emit("backend.compiled", part, f"{program.operators} operators, {len(opaque)} opaque", opaque=opaque)
+    return lambda leaves: run_program(program, executor, leaves, {})
+
+
+def import_program(module: fx.GraphModule, config: Config, name: str = "main") -> CapturedProgram:
+    """The program of a functional graph whose placeholders are all passed by the caller."""
+    context = TorchImport(config.max_nodes, config.max_nesting)
+    found = import_fx(module, context, name=name)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    graph, outputs = collect_outputs(found, {node: i for i, node in enumerate(placeholders)})
+    places = {node.name: i for i, node in enumerate(placeholders)}
+    graph = optimize(graph)
+    return CapturedProgram(
+        graph, tuple(places[n] for n in graph.inputs), outputs, "", (), context.operators, tuple(context.opaque)
+    )
+
+
+def _boxed(function: Callable[[list[Any]], list[Any]]) -> Compiled:
+    """AOTAutograd's calling convention: one list of arguments, emptied so that they can be freed early."""
+
+    def run(arguments: list[Any]) -> list[Any]:
+        leaves = list(arguments)
+        arguments.clear()
+        return function(leaves)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+

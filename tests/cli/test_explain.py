@@ -1,0 +1,87 @@
+"""`hotfuse explain`: counts, costs and reasons agree with what the model is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+
+from hotfuse.cli.explain import layer_of
+from hotfuse.cli.main import main
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """relu(x @ W) of [batch, 8] x [8, 4], then an operator that only onnx's evaluator knows."""
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["h"], name="/encoder/layer.0/MatMul"),
+        helper.make_node("Relu", ["h"], ["r"], name="/encoder/layer.0/Relu"),
+        helper.make_node("Binarizer", ["r"], ["y"], name="/head/Binarizer", domain="ai.onnx.ml", threshold=0.5),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "explained",
+        [info("x", TensorProto.FLOAT, ["batch", 8])],
+        [info("y", TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(np.ones((8, 4), np.float32), "W")],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    path = tmp_path / "explained.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return str(path)
+
+
+def explain(*arguments: str) -> dict:
+    result = CliRunner().invoke(main, ["explain", *arguments, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_operators_costs_and_layers(model: str) -> None:
+    data = explain(model, "--dim", "batch=10")
+    operators = {row["name"]: row for row in data["operators"]}
+    assert set(operators) == {"matmul", "relu", "Binarizer"}
+    assert operators["matmul"]["flops"] == 2 * 10 * 8 * 4
+    assert operators["matmul"]["bytes_moved"] == 4 * (10 * 8 + 8 * 4 + 10 * 4)
+    assert data["constant_bytes"] == 8 * 4 * 4
+    assert [row["name"] for row in data["layers"]] == ["encoder/layer.0", "head"]
+    assert data["nodes"] == 3
+
+
+def test_costs_are_symbolic_in_the_free_sizes(model: str) -> None:
+    data = explain(model)
+    assert "batch" in data["flops"]
+    assert data["sizes"] == {"batch": 1}
+
+
+def test_what_is_opaque_is_named_with_its_place_and_reason(model: str) -> None:
+    (opaque,) = explain(model)["opaque"]
+    assert opaque["operator"] == "Binarizer"
+    assert "/head/Binarizer" in opaque["origin"]
+    assert opaque["reason"]
+    assert "Opaque nodes" in CliRunner().invoke(main, ["explain", model]).output
+
+
+def test_an_unknown_size_is_refused(model: str) -> None:
+    result = CliRunner().invoke(main, ["explain", model, "--dim", "height=1"])
+    assert result.exit_code == 1
+    assert "its free sizes are batch" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("/encoder/layer.0/fc/MatMul", "encoder/layer.0"),
+        ("model.layers.3.mlp", "model.layers"),
+        ("conv", "(top)"),
+        ("", "(top)"),
+    ],
+)
+def test_layers_are_the_first_parts_of_a_name(name: str, layer: str) -> None:
+    assert layer_of(name) == layer
