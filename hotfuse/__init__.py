@@ -30,6 +30,6 @@ def load(source: Any, config: Config | None = None, **options: Any) -> Session:
 
 def compile(model: Any, config: Config | None = None, **options: Any) -> Any:
     """A drop-in for a PyTorch module, function or exported program that hotfuse speeds up while it serves."""
-    from hotfuse.frontends.torch_model import compile_model
+    from hotfuse.runtime.torch_module import compile_model
 
     return compile_model(model, config, options)

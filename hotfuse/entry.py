@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +15,23 @@ from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.session import Session
 
 
-def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Session:
+def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
     chosen = resolve(config, options)
+    if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".pt2"):
+        from hotfuse.frontends.torch_archive import load_archive
+        from hotfuse.runtime.torch_exported import compile_exported
+
+        return compile_exported(load_archive(source, chosen), chosen)
     from hotfuse.frontends.onnx_model import load_onnx
 
     imported = load_onnx(source, chosen)
     check_static_sizes(imported.graph, chosen.max_value_bytes)
-    graph = optimize(imported.graph)
-    return Session(graph, imported.output_names, chosen, _still_there(imported.opaque, graph))
+    failures: list[tuple[str, Exception]] = []
+    graph = optimize(imported.graph, failed=None if chosen.strict else lambda name, error: failures.append((name, error)))
+    session = Session(graph, imported.output_names, chosen, _still_there(imported.opaque, graph))
+    for name, error in failures:
+        session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
+    return session
 
 
 def _still_there(opaque: Sequence[tuple[str, str, str]], graph: Graph) -> list[tuple[str, str, str]]:

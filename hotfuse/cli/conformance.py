@@ -87,18 +87,21 @@ def _run(console: Console, job: Job, wanted: Callable[[str, bool], bool]) -> lis
 
 
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Counts over all outcomes: every field of an outcome that is true or false is counted too (core, reached, ...)."""
+    """Counts over all outcomes. Whatever else they hold is counted by its kind: verdicts, statuses, numbers of nodes."""
     core = [o for o in outcomes if o.get("core")]
     opaque = Counter(op for o in outcomes for op in o.get("opaque", ()))
-    verdicts = {k for o in outcomes for k, v in o.items() if isinstance(v, bool)} - {"passed", "core"}
+    fields = sorted(
+        {(name, type(value)) for o in outcomes for name, value in o.items()} - {("passed", bool), ("core", bool)}, key=str
+    )
     return {
         "tests": len(outcomes),
         "passed": sum(o["passed"] for o in outcomes),
         "core_tests": len(core),
         "core_passed": sum(o["passed"] for o in core),
+        **Counter(o["status"] for o in outcomes if "status" in o),
+        **{name: sum(o.get(name, 0) for o in outcomes) for name, kind in fields if kind in (bool, int)},
         "with_opaque_nodes": sum(bool(o.get("opaque")) for o in outcomes),
         "opaque_operators": dict(opaque.most_common()),
-        **{name: sum(bool(o.get(name)) for o in outcomes) for name in sorted(verdicts)},
     }
 
 

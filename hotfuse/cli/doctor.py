@@ -20,7 +20,7 @@ from hotfuse.config import Config
 from hotfuse.errors import ConfigError
 
 CORE = ("numpy", "onnx", "ml-dtypes", "llvmlite", "scikit-learn", "safetensors", "psutil", "platformdirs", "rich", "click")
-EXTRA = ("torch", "cloudpickle", "triton", "onnxruntime", "openvino", "transformers")
+EXTRA = ("torch", "cloudpickle", "triton", "pillow", "onnxruntime", "openvino", "transformers")
 TORCH = "2.13.0"
 
 
@@ -109,6 +109,8 @@ def check_versions(versions: Mapping[str, str | None]) -> list[Finding]:
         found.append(Finding("warning", f"torch {torch} was never tested with hotfuse", f"pip install torch=={TORCH}"))
     elif versions.get("cloudpickle") is None:
         found.append(Finding("warning", "cloudpickle is missing: PyTorch models stay eager", "pip install cloudpickle"))
+    if versions.get("pillow") is None:
+        found.append(Finding("note", "pillow is not installed: ONNX's ImageDecoder cannot run", "pip install pillow"))
     return found
 
 

@@ -71,7 +71,7 @@ def command(
     result = {
         "model": model,
         "inputs": [_summary(name, value) for name, value in feeds.items()],
-        "outputs": [_summary(s.name, value) for s, value in zip(session.outputs, outputs, strict=True)],
+        "outputs": [_summary(name, value) for name, value in zip(_output_names(session, outputs), outputs, strict=True)],
         "nodes": len(session.graph.nodes),
         "opaque": [{"origin": o, "operator": op, "reason": why} for o, op, why in session.opaque],
         "load_ms": load_s * 1e3,
@@ -86,6 +86,12 @@ def command(
     if profile:
         _show_profile(console, steps)
     write_json(json_path, result)
+
+
+def _output_names(session: Any, outputs: Sequence[Any]) -> list[str]:
+    """Names of the outputs; an exported program's answer may have other leaves than its graph, and they are numbered."""
+    names = [s.name for s in session.outputs]
+    return names if len(names) == len(outputs) else [f"output {i}" for i in range(len(outputs))]
 
 
 def _time_calls(console: Console, session: Any, feeds: Mapping[str, Any], repeat: int) -> list[float]:

@@ -61,7 +61,8 @@ class Child:
         self.answers: IO[bytes] = os.fdopen(receiving, "rb", buffering=0)
         self._unread = b""
         self._errors: list[str] = []
-        threading.Thread(target=self._drain, daemon=True).start()
+        self._drainer = threading.Thread(target=self._drain, daemon=True)
+        self._drainer.start()
 
     def _drain(self) -> None:
         """Keep the last lines of the standard error: what a dead child said."""
@@ -95,6 +96,7 @@ class Child:
 
     def _story(self) -> str:
         code = self.process.wait()
+        self._drainer.join(timeout=1.0)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         return f"the process {how}: {' | '.join(self._errors)}"
 

@@ -9,39 +9,57 @@ input. Whatever a test prints, and however it ends, the parent knows which test 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
+import re
 import sys
 import warnings
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
-
-SUITES = {"onnx": "hotfuse.cli.onnx_suite", "opinfo": "hotfuse.cli.opinfo_suite"}
-
-
-class Suite(Protocol):
-    """What a module of tests offers. An outcome is a dataclass with at least name, passed, reason, seconds and core."""
-
-    def tests(self) -> Mapping[str, bool]:
-        """Every test's name, and whether it belongs to the suite's core."""
-        ...
-
-    def run_test(self, name: str) -> Any: ...
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 
-def serve(suite: Suite, descriptor: int, without_reference: bool) -> None:
+@dataclass(frozen=True)
+class Suite:
+    """Every test's name with whether it belongs to the suite's core, and how to run one.
+
+    An outcome is a dataclass with at least name, passed, reason and seconds.
+    """
+
+    tests: Mapping[str, bool]
+    run: Callable[[str], Any]
+
+
+def open_onnx() -> Suite:
+    from hotfuse.cli import onnx_suite
+
+    return Suite(onnx_suite.tests(), onnx_suite.run_test)
+
+
+def open_opinfo() -> Suite:
+    from hotfuse.cli import opinfo_suite
+
+    names = [f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name for op in opinfo_suite.entries()]
+    return Suite(dict.fromkeys(names, True), lambda name: opinfo_suite.run_opinfo(f"^{re.escape(name)}$")[0])
+
+
+SUITES: Mapping[str, Callable[[], Suite]] = {"onnx": open_onnx, "opinfo": open_opinfo}
+
+
+def serve(suite: Suite, descriptor: int, without_reference: bool = False) -> None:
     with os.fdopen(descriptor, "w", buffering=1) as answers:
-        print(json.dumps({"tests": dict(suite.tests())}), file=answers)
+        print(json.dumps({"tests": dict(suite.tests)}), file=answers)
         if without_reference:
             from hotfuse.cli.onnx_suite import block_reference
 
             block_reference()
         for line in sys.stdin:
-            print(json.dumps(dataclasses.asdict(suite.run_test(line.strip())), default=str), file=answers)
+            name = line.strip()
+            outcome = suite.run(name)
+            data = {**dataclasses.asdict(outcome), "passed": outcome.passed, "core": suite.tests[name]}
+            print(json.dumps(data, default=str), file=answers)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    module = importlib.import_module(SUITES[sys.argv[1]])
-    serve(cast(Suite, module), int(sys.argv[2]), sys.argv[3] == "1")
+    serve(SUITES[sys.argv[1]](), int(sys.argv[2]), sys.argv[3] == "1")

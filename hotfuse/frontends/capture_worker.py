@@ -2,8 +2,8 @@
 
 It reads frames (8 bytes of length, then the body) from its standard input and answers each on its standard output:
 
-    hello    JSON: the parent's process id, import path and working directory      -> b"ready"
-    request  a skeleton of a `TraceRequest`                                        -> pickle of ("done", Trace) | ("failed", reason)
+    hello    JSON: the parent's process id, import path and working directory -> b"ready"
+    request  a skeleton of a `TraceRequest`                                   -> pickle of ("done", Trace) or ("failed", reason)
 
 It dies with its parent: the kernel kills it (PR_SET_PDEATHSIG), and a reader thread leaves when the pipe closes. Whatever the
 model prints goes to standard error. State: none between requests but imported modules.
@@ -22,6 +22,8 @@ import struct
 import sys
 import threading
 from typing import Any
+
+from hotfuse.errors import HotfuseError
 
 PR_SET_PDEATHSIG = 1
 LENGTH = struct.Struct("<Q")
@@ -50,6 +52,8 @@ def answer(request: bytes) -> bytes:
 
     try:
         return pickle.dumps(("done", trace(load_skeleton(request))), protocol=5)
+    except HotfuseError as error:
+        return pickle.dumps(("failed", str(error)), protocol=5)
     except BaseException as error:
         return pickle.dumps(("failed", f"{type(error).__name__}: {error}"), protocol=5)
 
@@ -72,7 +76,7 @@ def _prepare() -> None:
     logging.disable(logging.WARNING)
     import torch
 
-    import hotfuse.frontends.torch_trace  # noqa: F401
+    import hotfuse.frontends.torch_trace
 
     torch.set_num_threads(1)
     with contextlib.suppress(ImportError):

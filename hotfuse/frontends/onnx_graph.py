@@ -232,7 +232,7 @@ def _import_function(body: onnx.FunctionProto, n: OnnxNode, domain: str, context
     defaults = {a.name: a.default_value for a in declared if a.default_value.type != onnx.AttributeProto.UNDEFINED}
     bindings = {**defaults, **{a.name: a for a in body.attribute_proto}, **given}
     for node in body.node:
-        bound = _bind_attributes(node, bindings)
+        bound = bind_attributes(node, bindings)
         missing = [name for name in bound.input if name and name not in env]
         if missing:
             raise InvalidModel(f"the function body of {n.op_type} reads {missing[0]!r}, which it does not define")
@@ -241,7 +241,7 @@ def _import_function(body: onnx.FunctionProto, n: OnnxNode, domain: str, context
     return [env.get(name) for name in body.output]
 
 
-def _bind_attributes(node: onnx.NodeProto, bindings: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+def bind_attributes(node: onnx.NodeProto, bindings: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
     """The node with attributes that refer to the function's own replaced by what the caller gave, in nested graphs too."""
     if not any(a.ref_attr_name or a.HasField("g") for a in node.attribute):
         return node
@@ -257,7 +257,7 @@ def _bind_attributes(node: onnx.NodeProto, bindings: Mapping[str, onnx.Attribute
         copy.name = attribute.name
         if attribute.HasField("g"):
             del copy.g.node[:]
-            copy.g.node.extend(_bind_attributes(inner, bindings) for inner in attribute.g.node)
+            copy.g.node.extend(bind_attributes(inner, bindings) for inner in attribute.g.node)
     return bound
 
 

@@ -110,6 +110,12 @@ class OnnxNode:
     def attr(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
 
+    def required(self, name: str) -> Any:
+        """An attribute that must be there."""
+        if name not in self.attributes:
+            raise InvalidModel(f"{self.op_type}: the attribute {name!r} is missing")
+        return self.attributes[name]
+
     def ints(self, i: int) -> tuple[int, ...] | None:
         """The elements of input i where they are known now (constants and shape arithmetic with plain numbers)."""
         value = self.optional(i)

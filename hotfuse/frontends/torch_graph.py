@@ -172,10 +172,12 @@ def _import_call(node: fx.Node, env: Mapping[fx.Node, Any], builder: GraphBuilde
             return number
     context.operators += 1
     if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if name == "with_effects":  # (token, operator, arguments) -> (token, results): order alone keeps effects in order here
+            return None, *_opaque(args[1], args[2:], kwargs, val[1:], True, builder, context, "it has effects")
         found = import_control(node, args, builder, context)
         if not isinstance(found, Decline):
             return found
-        return _opaque(node, args, kwargs, builder, context, found.reason)
+        return _opaque(node.target, args, kwargs, val, True, builder, context, found.reason)
     if name in IDENTITIES:
         return args[0]
     return _import_operator(node, name, args, kwargs, builder, context)
@@ -185,10 +187,11 @@ def _import_operator(
     node: fx.Node, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], builder: GraphBuilder, context: TorchImport
 ) -> Any:
     importer = IMPORTERS.get(name)
-    if importer is None:
-        return _opaque(node, args, kwargs, builder, context, "no operator here corresponds to it")
-    mark = builder.mark()
     val = node.meta.get("val")
+    impure = node.is_impure() or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    if importer is None:
+        return _opaque(node.target, args, kwargs, val, impure, builder, context, "no operator here corresponds to it")
+    mark = builder.mark()
     try:
         expected = tuple(type_from_meta(v) for v in (val if isinstance(val, (tuple, list)) else (val,)))
         seen = TorchNode(name, builder, expected, frozenset(context.unbacked), _used_results(node))
@@ -199,7 +202,7 @@ def _import_operator(
     except HotfuseError as error:
         reason = str(error)
     builder.undo(mark)
-    return _opaque(node, args, kwargs, builder, context, reason)
+    return _opaque(node.target, args, kwargs, val, impure, builder, context, reason)
 
 
 def _used_results(node: fx.Node) -> frozenset[int] | None:
@@ -233,9 +236,16 @@ def _disagreement(result: Any, expected: Sequence[Type | None]) -> str | None:
 
 
 def _opaque(
-    node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any], builder: GraphBuilder, context: TorchImport, reason: str
+    operator: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    val: Any,
+    impure: bool,
+    builder: GraphBuilder,
+    context: TorchImport,
+    reason: str,
 ) -> Any:
-    """Keep the call as it is, for torch eager."""
+    """Keep a call as it is, for torch eager. An impure one stays in its place even if nobody reads its results."""
     inputs: dict[str, Value] = {}
     dims: list[Expr] = []
 
@@ -249,7 +259,7 @@ def _opaque(
             return ("dim", len(dims) - 1)
         return None
 
-    target = str(node.target)
+    target = str(operator)
     attrs: dict[str, Any] = {
         "target": target,
         "args": tuple(encode(a, leaf) for a in args),
@@ -258,9 +268,10 @@ def _opaque(
     }
     if dims:
         attrs["dims"] = tuple(dims)
-    if not isinstance(node.target, torch._ops.OpOverload):
-        attrs["callee"] = Live(node.target)
-    val = node.meta.get("val")
+    if impure:
+        attrs["effect"] = True
+    if not isinstance(operator, torch._ops.OpOverload):
+        attrs["callee"] = Live(operator)
     leaves = _leaves(val)
     types = [_opaque_type(v) for v in leaves]
     context.opaque.append((str(builder.origin), target, reason))

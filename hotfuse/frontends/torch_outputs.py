@@ -6,7 +6,7 @@ restored when a call returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,12 +27,15 @@ VIEWS = {
 }  # fmt: skip
 
 
-def collect_outputs(found: FxGraph, inputs: Mapping[fx.Node, int]) -> tuple[Graph, tuple[OutputLeaf, ...]]:
-    """The finished graph, and what each returned leaf is. `inputs` gives the place of each placeholder the caller owns."""
+def collect_outputs(
+    found: FxGraph, inputs: Mapping[fx.Node, int], written: Collection[int] = ()
+) -> tuple[Graph, tuple[OutputLeaf, ...]]:
+    """The finished graph, and what each returned leaf is. `inputs` gives the place of each placeholder the caller owns; the results
+    at the places `written` are written back somewhere, and always are graph outputs of their own."""
     outputs: list[Value] = []
     leaves = []
-    for node, result in zip(found.result_nodes, found.results, strict=True):
-        leaves.append(_leaf(node, result, outputs, found, inputs))
+    for place, (node, result) in enumerate(zip(found.result_nodes, found.results, strict=True)):
+        leaves.append(_leaf(node, result, outputs, found, {} if place in written else inputs))
     return found.builder.build(outputs), tuple(leaves)
 
 

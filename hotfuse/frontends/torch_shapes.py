@@ -1,11 +1,12 @@
 """The shapes a traced program holds for, read off torch's shape environment.
 
-Torch collects what tracing relied on: which sizes are equal or fixed (the inputs' own shapes say so), ranges, and guards such as
-`Eq(Mod(s0, 2), 0)`. All of it becomes one `ShapeClass`. A guard that has no exact counterpart is refused.
+Torch collects what tracing relied on: which sizes are equal or fixed (the inputs' own shapes say so), ranges, and guards such
+as `Eq(Mod(s0, 2), 0)`. All of it becomes one `ShapeClass`. A guard that has no exact counterpart is refused.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,12 +30,14 @@ _ABOUT_SIZES = (
     "sym_stride",
     "sym_numel",
     "sym_constrain",
-    "_assert_",
-    "built-in function",
     "sym_max",
     "sym_min",
+    "_assert_",
+    "built-in function",
     "math.",
 )
+_LOOKS = ("aten.view.", "aten.reshape.", "aten.expand.")  # their result's shape says it all
+_MAY_DO_NOTHING = (*_LOOKS, "aten.slice.")
 
 
 def shape_class(exported: Any) -> ShapeClass:
@@ -60,7 +63,7 @@ def shape_class(exported: Any) -> ShapeClass:
 def _relations(env: Any, symbols: set[Any]) -> Iterator[Relation]:
     for guard in env.guards:
         expression = guard.expr.xreplace(env.replacements)
-        if expression == True or expression.is_Boolean and expression.is_Atom:  # noqa: E712 (sympy's own truth)
+        if expression.is_Boolean and expression.is_Atom:  # plain truth
             continue
         compare = _COMPARISONS.get(type(expression).__name__)
         if compare is None or not expression.free_symbols <= symbols:
@@ -105,8 +108,10 @@ def same_program(dynamic: Any, static: Any, ones: frozenset[str]) -> bool:
 
 
 def _steps(exported: Any, ones: frozenset[str]) -> list[Any]:
-    """Every node with its operator, operands and result types, sizes as numbers: those of the example, or 1."""
+    """Every node with its operator, operands and result types, sizes as numbers: those of the example, or 1. Slices and the
+    like that change nothing are left out: torch does so itself where it knows a size."""
     numbers: dict[Any, int] = {}
+    count = itertools.count()
     steps: list[Any] = []
 
     def plain(item: Any) -> Any:
@@ -123,16 +128,23 @@ def _steps(exported: Any, ones: frozenset[str]) -> list[Any]:
         return str(item)
 
     for node in exported.graph.nodes:
-        if node.op == "call_function" and any(part in str(node.target) for part in _ABOUT_SIZES):
+        target, result = str(node.target), plain(node.meta.get("val"))
+        if node.op == "call_function" and any(part in target for part in _ABOUT_SIZES):
+            continue
+        if target.startswith(_MAY_DO_NOTHING) and result == plain(node.args[0].meta.get("val")) and node.args[0] in numbers:
+            numbers[node] = numbers[node.args[0]]
             continue
         if node.op != "placeholder":
-            steps.append((node.op, str(node.target), plain(node.args), plain(node.kwargs), plain(node.meta.get("val"))))
-        numbers[node] = len(numbers)
+            operands = plain(node.args[:1] if target.startswith(_LOOKS) else node.args)
+            if target.startswith("aten.slice."):  # a start of None is 0
+                operands = tuple("0" if operand == "None" else operand for operand in operands)
+            steps.append((node.op, target, operands, plain(node.kwargs), result))
+        numbers[node] = next(count)
     return steps
 
 
 def _at_example(node: Any, ones: frozenset[str]) -> Any:
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     hints = node.shape_env.backed_var_to_val
     return node.expr.xreplace({s: sympy.Integer(1) if str(s) in ones else hints.get(s, s) for s in node.expr.free_symbols})

@@ -4,9 +4,9 @@ This runs on a copy of the module, in the capture process (or, for `capture="blo
 
     attempts: every size of 1 widened, leading sizes of 1 widened, all sizes dynamic, none dynamic -> the first that works
 
-`torch.export` finds out which sizes must be equal, fixed or bounded; its guards become the `ShapeClass`. It takes for granted that
-dynamic sizes are at least 2. Where a size was 1 and was widened, a second, static trace at the original sizes must be
-the same program, node by node, before the class includes 1.
+`torch.export` finds out which sizes must be equal, fixed or bounded; its guards become the `ShapeClass`. It takes for granted
+that dynamic sizes are at least 2. Where a size was 1 and was widened, a second trace, at the original sizes, must be the same
+program, node by node, before the class includes 1.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from hotfuse.ir.guard import ShapeClass, exact_class
 
 @dataclass(frozen=True)
 class TensorInput:
-    """A tensor argument as far as a capture sees it. `order` lists its axes from the largest stride to the smallest; None
-    says that the tensor has gaps or overlaps, and that its exact strides count. `same_as` is an earlier leaf that is the same."""
+    """A tensor argument as far as a capture sees it. `order` lists its axes from the largest stride to the smallest; None says
+    that the tensor has gaps or overlaps, and that its exact strides count. `same_as` is an earlier leaf that is the same."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -59,7 +59,7 @@ class Trace:
     note: str = ""  # attempts that failed before this one
 
 
-class FunctionModule(torch.nn.Module):
+class FunctionModule(torch.nn.Module):  # type: ignore[misc]
     """A plain function or bound method as a module; the module that a method belongs to becomes a submodule."""
 
     def __init__(self, function: Any) -> None:
@@ -128,17 +128,26 @@ def _attempt(
     exported = export(module, request, widths or exact, dynamic=widths is not None)
     shapes = exact_class(exact) if widths is None else shape_class(exported)
     if widths is not None and widths != exact:
-        static = export(module, request, exact, dynamic=False)
         ones = widened_symbols(shapes, exact)
-        if not same_program(exported, static, ones):
+        if not same_program(exported, export(module, request, exact, dynamic=True), ones):
             raise CaptureError("the model does something else where a size is 1")
         shapes = replace(shapes, ranges=tuple(replace(r, least=1) if r.symbol in ones else r for r in shapes.ranges))
         admit_one(exported, ones)
     reason = shapes.check(exact)
     if reason:
         raise CaptureError(f"the trace excludes its own example: {reason}")
+    _check_constants(module, exported)
     program = import_exported(exported)
     return replace(program, graph=optimize(program.graph)), shapes
+
+
+def _check_constants(module: torch.nn.Module, exported: Any) -> None:
+    """Refuse a trace that took a weight for a constant (one reached through a list, say): its values are not here."""
+    weights = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
+    for name, constant in exported.constants.items():
+        known = name in exported.graph_signature.non_persistent_buffers
+        if isinstance(constant, torch.Tensor) and not known and constant.untyped_storage()._cdata in weights:
+            raise CaptureError(f"a weight is reached around its module and became the constant {name}")
 
 
 def export(module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tuple[int, ...]], dynamic: bool) -> Any:
@@ -154,7 +163,7 @@ def export(module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tupl
         example = examples[leaf.same_as] if leaf.same_as >= 0 else _example(leaf, shape)
         examples.append(example)
         if dynamic and shape:
-            collection[example] = {axis: torch.export.Dim.AUTO for axis in range(len(shape))}
+            collection[example] = dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO)
     args, kwargs = pytree.tree_unflatten(examples, request.tree)
     dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if dynamic else None
     with _no_side_effects(module):

@@ -23,7 +23,8 @@ import torch
 from torch.nn.modules import module as nn_module
 
 LIMIT = 20_000  # objects followed from one module; more than that is data, not configuration
-_OWN = frozenset(torch.nn.Module().__dict__) - {"training"}
+_DERIVED = {"_flat_weights", "_flat_weight_refs"}  # what recurrent modules make of their parameters, anew where needed
+_OWN = (frozenset(torch.nn.Module().__dict__) | _DERIVED) - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _LEAVES = (

@@ -35,6 +35,9 @@ class Attrs(dict[str, Any]):
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Attrs, (dict(self),))
+
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(sorted((k, _hashable(v)) for k, v in self.items())))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotfuse.errors import InvalidModel
-from hotfuse.ir.dim import Dim, maximum, minimum, symbol
+from hotfuse.ir.dim import Dim, Expr, Min, maximum, minimum, symbol
 from hotfuse.ir.types import DType, Shape, TensorType, Type, numel
 
 if TYPE_CHECKING:
@@ -182,7 +182,21 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
         return a
     if isinstance(b, int):
         return b
+    for whole, part in ((a, b), (b, a)):
+        if _is_cut(whole, part):
+            return whole
     return maximum(a, b) * minimum(minimum(a, b), 1)
+
+
+def _is_cut(whole: Expr, part: Expr) -> bool:
+    """Whether `part` is min(whole, k) for a number k above 0: where it broadcasts with the whole, the result is the whole."""
+    if len(part.terms) != 1 or part.terms[0][1] != 1 or len(part.terms[0][0]) != 1:
+        return False
+    ((atom, power),) = part.terms[0][0]
+    if power != 1 or not isinstance(atom, Min):
+        return False
+    limit = atom.b if atom.a == whole else atom.a if atom.b == whole else 0
+    return isinstance(limit, int) and limit > 0
 
 
 def broadcast_shapes(*shapes: Shape | None) -> Shape | None:

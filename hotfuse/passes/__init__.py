@@ -13,6 +13,8 @@ Each pass takes time linear in the graph. Simplification and folding come again 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hotfuse.ir.graph import Graph
 from hotfuse.passes.batch_norm import fold_batch_norm
 from hotfuse.passes.dead_code import remove_dead
@@ -41,8 +43,15 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def optimize(graph: Graph, passes: tuple[Pass, ...] = PIPELINE) -> Graph:
-    """The graph after every pass, in order."""
+def optimize(
+    graph: Graph, passes: tuple[Pass, ...] = PIPELINE, failed: Callable[[str, Exception], None] | None = None
+) -> Graph:
+    """The graph after every pass, in order. A pass that raises is left out and told to `failed`; without one it raises."""
     for run in passes:
-        graph = run(graph)
+        try:
+            graph = run(graph)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(run.__name__, error)
     return graph

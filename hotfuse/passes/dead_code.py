@@ -10,7 +10,9 @@ from hotfuse.passes.nested import on_every_graph
 
 def has_effect(node: Node) -> bool:
     """Whether a node does more than compute its outputs, so that it stays even when nobody reads them."""
-    return bool(node.attrs.get("effect")) or any(has_effect(inner) for g in node.graphs for inner in g.nodes)
+    if node.graphs:
+        return any(has_effect(inner) for graph in node.graphs for inner in graph.nodes)
+    return bool(node.attrs.get("effect"))
 
 
 def remove_dead_nodes(graph: Graph) -> Graph:
@@ -18,7 +20,7 @@ def remove_dead_nodes(graph: Graph) -> Graph:
     wanted = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if any(name in wanted for name in node.outputs) or has_effect(node):
+        if not wanted.isdisjoint(node.outputs) or has_effect(node):
             kept.append(node)
             wanted.update(node.uses)
     constants = {name: c for name, c in graph.constants.items() if name in wanted}

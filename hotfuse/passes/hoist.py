@@ -3,9 +3,9 @@
     graph  ->  prepare graph: weights -> prepared values        (run when weights change)
                main graph: inputs, weights, prepared values -> outputs
 
-A node is hoisted when it is deterministic, runs no nested graph, belongs to this IR, and all it reads are weights, constants and
-other hoisted values. What only looks at memory another way (a transpose) is free in every call and stays, and so does what would
-grow: a prepared value is kept for good, so it may not be larger than the weights it comes from.
+A node is hoisted when it is deterministic, runs no nested graph, belongs to this IR, and all it reads are weights, constants
+and other hoisted values. What only looks at memory another way (a transpose) is free in every call and stays, and so does what
+would grow: a prepared value is kept for good, so it may not be larger than the weights it comes from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_OURS = (Pattern.CONTROL, Pattern.OPAQUE, Pattern.TRANSFER)
 
 @dataclass(frozen=True, eq=False)
 class Hoisted:
-    """`prepare` computes, from `sources`, the values that `main` takes as its last weights; None when there is nothing to do."""
+    """`prepare` computes, from `sources`, the values that `main` takes as its last weights; None if there are none."""
 
     main: Graph
     prepare: Graph | None = None
@@ -76,7 +76,8 @@ def _is_static(type: Type) -> bool:
 
 
 def _bytes(type: Type) -> int:
-    assert isinstance(type, TensorType) and type.shape is not None
+    assert isinstance(type, TensorType)
+    assert type.shape is not None
     return int(numel(type.shape)) * type.dtype.bytes  # type: ignore[arg-type]
 
 

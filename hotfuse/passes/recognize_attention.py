@@ -186,7 +186,12 @@ def _mask_part(draft: Draft, found: Match, i: int) -> Value | str | None:
     if hidden > HIDING.get(dtype.name if dtype else "", -math.inf):
         return "unclear"
     seen = found.values.get(f"visible {i}")
-    return seen if seen is not None else draft.add("logical_not", found[f"invisible {i}"])
+    return seen if seen is not None else _negated(draft, found[f"invisible {i}"])
+
+
+def _negated(draft: Draft, mask: Value) -> Value:
+    array = draft.constant(mask)
+    return draft.add("logical_not", mask) if array is None else draft.define(~array, mask.device)
 
 
 def _added(draft: Draft, mask: Value, hidden: float, like: Value) -> Value:

@@ -14,7 +14,7 @@ from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.types import BF16, F16, F32
 from hotfuse.passes.match import Either, Match, Number, Pattern, Product, Var, inner_nodes, match
 from hotfuse.passes.nested import on_every_graph
-from hotfuse.passes.rewrite import Draft, dtype_of, first_origin, rewrite, same_shape, shape_of
+from hotfuse.passes.rewrite import Draft, Rule, dtype_of, first_origin, rewrite, same_shape, shape_of
 
 x, scale, bias = Var("x"), Var("scale"), Var("bias")
 epsilon = Number("epsilon")
@@ -146,14 +146,15 @@ def narrow(draft: Draft, node: Node) -> Value | None:
     return None
 
 
+CORES: dict[str, tuple[Rule, ...]] = {"div": (softmax, layer_norm, rms_norm), "mul": (softmax, layer_norm, rms_norm)}
+AFFINE: dict[str, tuple[Rule, ...]] = {
+    "cast": (narrow,),
+    "mul": (layer_norm_scale, rms_norm_scale),
+    "add": (layer_norm_bias,),
+}
+
+
 @on_every_graph
 def recognize_norms(graph: Graph) -> Graph:
-    return rewrite(
-        graph,
-        {
-            "div": (softmax, layer_norm, rms_norm),
-            "mul": (softmax, layer_norm, rms_norm, layer_norm_scale, rms_norm_scale),
-            "add": (layer_norm_bias,),
-            "cast": (narrow,),
-        },
-    )
+    graph = rewrite(graph, CORES)
+    return rewrite(graph, AFFINE) if any(node.op in WIDENED for node in graph.nodes) else graph

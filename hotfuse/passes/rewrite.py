@@ -102,15 +102,16 @@ class Draft:
         return self.add("dims", dims=tuple(sizes), scalar=False)
 
     def keep(self, node: Node) -> None:
-        """The node as it is."""
-        self.builder.append(node, (self.graph.values[name] for name in node.outputs))
+        """The node as it is. (Its names were unique in the old graph and stay so: `unique` avoids them.)"""
+        self.builder.nodes.append(node)
         for name in node.outputs:
+            self.builder.values[name] = self.graph.values[name]
             self.producer[name] = node
 
     def renamed(self, node: Node) -> Node:
         """A node of the old graph with its inputs in the draft's names."""
         gone = self._replaced
-        if not gone or not any(name in gone for name in node.inputs):
+        if gone.keys().isdisjoint(node.inputs):
             return node
         return replace(node, inputs=tuple(gone[n].name if n in gone else n for n in node.inputs))  # type: ignore[index]
 
@@ -153,10 +154,12 @@ def rewrite(graph: Graph, rules: Rule | Mapping[str, Sequence[Rule]]) -> Graph:
     of which the first that answers wins."""
     if isinstance(rules, Mapping) and not any(node.op in rules for node in graph.nodes):
         return graph
+    every = None if isinstance(rules, Mapping) else (rules,)
     draft, changed = Draft(graph), False
     for old in graph.nodes:
-        node = draft.renamed(old)
-        if _apply(draft, node, rules.get(node.op, ()) if isinstance(rules, Mapping) else (rules,)):
+        node = draft.renamed(old) if changed else old
+        chosen = every or rules.get(node.op)  # type: ignore[union-attr]
+        if chosen and _apply(draft, node, chosen):
             changed = True
         else:
             draft.keep(node)

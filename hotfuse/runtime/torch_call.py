@@ -27,7 +27,7 @@ def run_program(
 
 def as_input(leaf: Any) -> Any:
     """A leaf as a graph input: tensors and whole numbers as they are, other numbers as 0-d tensors."""
-    if isinstance(leaf, torch.Tensor) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
+    if leaf is None or isinstance(leaf, torch.Tensor) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
         return leaf
     if isinstance(leaf, (bool, float)):
         return torch.tensor(leaf, dtype=torch.bool if isinstance(leaf, bool) else torch.float64)

@@ -127,7 +127,7 @@ def axis_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _same(a: torch.Tensor, b: Any) -> bool:
-    return isinstance(b, torch.Tensor) and a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+    return isinstance(b, torch.Tensor) and (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
 
 
 def call_tree(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -158,7 +158,7 @@ def describe_leaves(leaves: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _shared(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def difference(expected: Any, found: Any) -> str:

@@ -4,7 +4,7 @@
 
 `PreparedWeights` holds what was computed from weights ahead of calls, and notices that a source changed by, in this order:
 
-    identity, data pointer, `_version`   in every call: `load_state_dict`, `.to()`, in-place operators, another tensor in its place
+    identity, data pointer, `_version`   in every call: `load_state_dict`, `.to()`, in-place operators, other tensors
     an optimizer's step                  the step hook raises an epoch; the next call compares full checksums
     checksums                            a share in every call, all of them once in `audit_every` calls: what leaves no trace,
                                          as `AdamW(fused=True)`, `p.data += d` and writes through numpy

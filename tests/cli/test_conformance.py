@@ -98,6 +98,24 @@ def test_the_onnx_suite_is_whole_and_runs(tmp_path: Path) -> None:
     assert "2 tests passed, 3 were expected" in result.stderr
 
 
+def test_the_opinfo_suite_is_whole_and_runs() -> None:
+    names = set()
+
+    def wanted(name: str, core: bool) -> bool:
+        names.add(name)
+        return name in ("add", "nn.functional.softmin")
+
+    _, *outcomes = run_pool(Job("opinfo"), wanted)
+    assert len(names) == 677
+    assert {o["name"]: (o["status"], o["reached"]) for o in outcomes} == {
+        "add": ("right", True),
+        "nn.functional.softmin": ("right", True),
+    }
+    found = summarize(outcomes)
+    assert (found["right"], found["reached"], found["tests"]) == (2, 2, 2)
+    assert found["operators"] >= 2
+
+
 def test_a_wrong_filter_is_refused() -> None:
     result = CliRunner().invoke(main, ["conformance", "onnx", "--filter", "("])
     assert result.exit_code == 2

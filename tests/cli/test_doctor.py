@@ -100,6 +100,7 @@ def test_a_machine_that_tells_nothing_is_not_guessed(tmp_path: Path) -> None:
         ({"numpy": None}, "error", "numpy is not installed", "pip install numpy"),
         ({"torch": None}, "note", "only ONNX models", f"pip install torch=={TORCH}"),
         ({"torch": "2.12.1"}, "warning", "torch 2.12.1", f"pip install torch=={TORCH}"),
+        ({"pillow": None}, "note", "ImageDecoder", "pip install pillow"),
         ({"cloudpickle": None}, "warning", "stay eager", "pip install cloudpickle"),
     ],
 )

@@ -177,3 +177,26 @@ def test_a_missing_file_is_one_clear_line() -> None:
     result = invoke("run", "nowhere.onnx")
     assert result.exit_code == 1
     assert "nowhere.onnx" in result.stderr
+
+
+def test_an_exported_program_runs(tmp_path: Path) -> None:
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(module, (torch.ones(3, 4),), dynamic_shapes=({0: batch},))
+    torch.export.save(exported, tmp_path / "net.pt2")
+    x = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
+    np.save(tmp_path / "x.npy", x)
+    (name,) = [s.name for s in hotfuse.load(tmp_path / "net.pt2").inputs]
+    arguments = ["--input", f"{name}={tmp_path / 'x.npy'}", "--repeat", "1", "--profile", "--json", "-"]
+    result = invoke("run", str(tmp_path / "net.pt2"), *arguments)
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    (y,) = data["outputs"]
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x))
+    assert y["type"] == "float32[5, 2]"
+    assert y["max"] == pytest.approx(float(expected.max()), rel=1e-5)
+    assert "gelu" in {step["op"] for step in data["profile"]}
+    assert invoke("explain", str(tmp_path / "net.pt2")).exit_code == 0

@@ -38,6 +38,6 @@ def run_test(name: str) -> Outcome:
 
 
 if __name__ == "__main__":
-    from hotfuse.cli.suite_worker import serve
+    from hotfuse.cli.suite_worker import Suite, serve
 
-    serve(sys.modules[__name__], int(sys.argv[2]), False)
+    serve(Suite(tests(), run_test), int(sys.argv[2]))

@@ -1,100 +1,77 @@
-"""Models of one ONNX node, run here and by an oracle we did not write.
-
-A case runs three times, since the importer takes different ways: with all inputs fed and shapes fixed, with small integer inputs as
-constants of the model, and with every size of the fed inputs a symbol.
-"""
+"""One ONNX node as a model: what tests of importers run, here and in ONNX Runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import TensorProto, helper, numpy_helper
 
 import hotfuse
-from hotfuse.ir.dim import evaluate, symbols_of
-from hotfuse.ir.types import TensorType
 from hotfuse.runtime.session import Session
 
-WAYS = ("fed", "constant", "symbolic")
+
+def model(
+    op: str, inputs: Sequence[Any], opset: int, *, constants: Sequence[int] = (), outputs: int = 1, free: bool = False,
+    ranked: bool = True, domain: str = "", **attrs: Any,
+) -> onnx.ModelProto:  # fmt: skip
+    """A model of one node. None is an absent input; those in `constants` are initializers; `free` leaves the sizes open, not
+    `ranked` even the ranks."""
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attrs)
+    given = [(f"x{i}", np.asarray(x), i in constants) for i, x in enumerate(inputs) if x is not None]
+    infos = [
+        helper.make_tensor_value_info(n, _element_type(x), _declared(n, x, free) if ranked else None)
+        for n, x, constant in given
+        if not constant
+    ]
+    results = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
+    initializers = [numpy_helper.from_array(x, n) for n, x, constant in given if constant]
+    graph = helper.make_graph([node], "one", infos, results, initializers)
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
 
 
-@dataclass(frozen=True)
-class Case:
-    """One node: operator, opset, inputs (None where absent) and attributes."""
-
-    op: str
-    opset: int
-    inputs: Sequence[Any]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    outputs: int = 1
-    oracle: str = "onnxruntime"
-    note: str = ""
-
-    def __str__(self) -> str:
-        return "-".join(filter(None, (self.op, str(self.opset), self.note)))
+def _declared(name: str, x: np.ndarray[Any, Any], free: bool) -> Sequence[Any]:
+    return [f"{name}_{k}" for k in range(x.ndim)] if free else x.shape
 
 
-def is_small_integer(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "iub" and value.ndim <= 1
+def _element_type(x: np.ndarray[Any, Any]) -> int:
+    return TensorProto.STRING if x.dtype.kind in "OU" else helper.np_dtype_to_tensor_dtype(x.dtype)
 
 
-def model_of(case: Case, way: str = "fed") -> onnx.ModelProto:
-    names, infos, constants = [], [], []
-    for i, value in enumerate(case.inputs):
-        names.append("" if value is None else f"x{i}")
-        if value is None:
-            continue
-        if way == "constant" and i > 0 and is_small_integer(value):
-            constants.append(numpy_helper.from_array(value, f"x{i}"))
-            continue
-        free = way == "symbolic" and i == 0
-        shape = [f"d{i}_{k}" for k in range(value.ndim)] if free else list(value.shape)
-        infos.append(helper.make_tensor_value_info(f"x{i}", helper.np_dtype_to_tensor_dtype(value.dtype), shape))
-    outputs = [f"y{i}" for i in range(case.outputs)]
-    node = helper.make_node(case.op, names, outputs, name="node", **case.attrs)
-    results = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = helper.make_graph([node], "single", infos, results, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
+def load(op: str, inputs: Sequence[Any], opset: int, **rest: Any) -> Session:
+    return hotfuse.load(model(op, inputs, opset, **rest))
 
 
-def feeds_of(case: Case, model: onnx.ModelProto) -> dict[str, Any]:
-    wanted = {i.name for i in model.graph.input}
-    return {f"x{i}": v for i, v in enumerate(case.inputs) if f"x{i}" in wanted}
+def run(op: str, inputs: Sequence[Any], opset: int, *, constants: Sequence[int] = (), **rest: Any) -> list[Any]:
+    """What hotfuse computes, with fixed and with free sizes; the two must not differ."""
+    feeds = {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None and i not in constants}
+    session = load(op, inputs, opset, constants=constants, **rest)
+    assert not session.opaque, session.opaque
+    results = session.run(None, feeds)
+    open_session = load(op, inputs, opset, constants=constants, free=True, **rest)
+    assert not open_session.opaque, open_session.opaque
+    for fixed, free in zip(results, open_session.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(*(r if r.dtype.isbuiltin == 1 else r.astype(np.float64) for r in (fixed, free)))
+        assert fixed.dtype == free.dtype
+    return results
 
 
-def expected(case: Case) -> list[Any]:
-    model = model_of(case)
-    feeds = feeds_of(case, model)
-    if case.oracle == "onnx":
-        return list(ReferenceEvaluator(model).run(None, feeds))
-    typed = onnx.shape_inference.infer_shapes(model)
+def run_ort(op: str, inputs: Sequence[Any], opset: int, *, constants: Sequence[int] = (), **rest: Any) -> list[Any]:
+    """What ONNX Runtime computes, without its optimisations."""
+    import onnxruntime
+
+    proto = onnx.shape_inference.infer_shapes(model(op, inputs, opset, constants=constants, **rest))
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return list(onnxruntime.InferenceSession(typed.SerializeToString(), options).run(None, feeds))
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None and i not in constants})
 
 
-def check(case: Case, way: str) -> Session:
-    """Run the case and hold results, inferred types and the list of opaque nodes against what they must be."""
-    model = model_of(case, way)
-    session = hotfuse.load(model)
-    assert not session.opaque
-    found = session.run(None, feeds_of(case, model))
-    wanted = expected(case)
-    assert len(found) == len(wanted) == case.outputs
-    sizes = {f"d0_{k}": d for k, d in enumerate(np.shape(case.inputs[0]))} if case.inputs else {}
-    for ours, theirs, signature in zip(found, wanted, session.outputs, strict=True):
-        assert ours.dtype == theirs.dtype
-        assert ours.shape == theirs.shape
-        assert ours.tobytes() == np.ascontiguousarray(theirs).tobytes()
-        assert isinstance(signature.type, TensorType)
-        assert signature.type.dtype.numpy == theirs.dtype
-        for dim, size in zip(signature.type.shape or (), theirs.shape, strict=signature.type.shape is not None):
-            if all(s.name in sizes for s in symbols_of([dim])):
-                assert evaluate(dim, sizes) == size
-    return session
+def ops_of(op: str, inputs: Sequence[Any], opset: int, **rest: Any) -> list[str]:
+    """The operators of the imported graph."""
+    return [node.op for node in load(op, inputs, opset, **rest).graph.nodes]

@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded, UnsafeMode
 from hotfuse.frontends import onnx_external
 from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_file import open_model
-from hotfuse.frontends.onnx_tensor import MappedArray, sparse_constant, tensor_constant
+from hotfuse.frontends.onnx_tensor import MappedArray, embed_external, sparse_constant, tensor_constant
 from hotfuse.frontends.onnx_wire import MAPPED_BYTES, strip
 from hotfuse.ir.types import type_of
 
@@ -147,6 +149,61 @@ def test_function_models_keep_their_mapped_weights() -> None:
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("local", 1))
     np.testing.assert_array_equal(answer(model.SerializeToString()), WEIGHT + 1)
+
+
+SPARSE_LOAD = """
+import sys
+import numpy as np
+import hotfuse
+(y,) = hotfuse.load(sys.argv[1]).run(None, {"i": np.array([0, (1 << 29) - 1])})
+assert y.tolist() == [0.0, 0.0], y
+(peak,) = (int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(peak)
+"""
+
+
+def test_two_gigabytes_of_weights_are_loaded_without_reading_them(tmp_path: Path) -> None:
+    with open(tmp_path / "w", "wb") as file:
+        file.truncate(1 << 31)  # takes no room on the disk
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["w", "i"], ["y"])],
+        "gather",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    tensor = graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[1 << 29], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString())
+    done = subprocess.run([sys.executable, "-c", SPARSE_LOAD, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 256 << 20
+
+
+def test_limits_hold_for_models_in_memory_too() -> None:
+    two = add_model()
+    two.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))
+    with pytest.raises(LimitExceeded, match="more than 1 nodes"):
+        open_model(two, Config(max_nodes=1))
+    deep = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "innermost", [], [])
+    for _ in range(4):
+        deep = helper.make_graph([helper.make_node("If", ["b"], ["y"], then_branch=deep)], "around", [], [])
+    open_model(helper.make_model(deep), Config(max_nesting=4))
+    with pytest.raises(LimitExceeded, match="nested deeper than 3"):
+        open_model(helper.make_model(deep), Config(max_nesting=3))
+    with pytest.raises(LimitExceeded, match="nested deeper than 3"):
+        open_model(helper.make_model(deep).SerializeToString(), Config(max_nesting=3))
+    open_model(helper.make_model(deep).SerializeToString(), Config(max_nesting=4))
+
+
+def test_external_data_is_embedded_for_other_readers() -> None:
+    opened = open_model(add_model().SerializeToString(), CONFIG)
+    tensor = opened.proto.graph.initializer[0]
+    embed_external(tensor, opened.files)
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), WEIGHT)
+    before = tensor.SerializeToString()
+    embed_external(tensor, opened.files)
+    assert tensor.SerializeToString() == before
 
 
 # damaged files

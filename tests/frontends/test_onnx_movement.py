@@ -14,7 +14,7 @@ from hotfuse.errors import ExecutionError, HotfuseError, InvalidModel, LimitExce
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.types import TensorType
 from hotfuse.ir.verify import verify
-from tests.frontends.single_node import WAYS, Case, check, model_of
+from tests.frontends.node_case import WAYS, Case, check, model_of
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
 IMAGE = np.random.default_rng(1).standard_normal((2, 8, 4, 6)).astype(np.float32)
@@ -191,11 +191,24 @@ def test_sizes_are_followed_through_shape_arithmetic(text: str, shape: tuple[Any
     assert output_shapes(text) == [shape]
 
 
+def test_a_table_cut_to_the_length_of_a_sequence_leaves_its_size_alone() -> None:
+    text = """g (float[batch, seq, 4] x, float[1, 512, 4] table) => (y) <int64[1] start = {0}, int64[1] axis = {1}> {
+        n = Shape <start = 1, end = 2> (x)
+        rows = Slice(table, start, n, axis)
+        y = Add(x, rows)
+    }"""
+    assert output_shapes(text) == [("batch", "seq", 4)]
+
+
 def test_the_size_of_a_slice_from_the_end_is_exact() -> None:
-    text = """g (float[batch, seq] past, float[batch, 1] now) => (y) <int64[1] start = {-2}, int64[1] end = {9223372036854775807},
-        int64[1] axis = {1}> { all = Concat <axis = 1> (past, now)  y = Slice(all, start, end, axis) }"""
+    text = """g (float[batch, seq] past, float[batch, 1] now) => (y) <int64[1] start = {-2},
+        int64[1] end = {9223372036854775807}, int64[1] axis = {1}> {
+            all = Concat <axis = 1> (past, now)
+            y = Slice(all, start, end, axis)
+        }"""
     type = hotfuse.load(text_model(text)).outputs[0].type
-    assert isinstance(type, TensorType) and type.shape is not None
+    assert isinstance(type, TensorType)
+    assert type.shape is not None
     assert [evaluate(type.shape[1], {"seq": n}) for n in (0, 1, 5)] == [1, 2, 2]
 
 
@@ -275,7 +288,7 @@ def test_a_model_that_cannot_be_right_is_refused_when_it_loads(text: str, messag
 )
 def test_data_that_does_not_fit_is_refused_when_it_runs(text: str, feeds: dict[str, Any]) -> None:
     session = hotfuse.load(text_model(text))
-    with pytest.raises((ExecutionError, InvalidModel), match="Reshape|Squeeze|Split|Expand"):
+    with pytest.raises((ExecutionError, InvalidModel), match=r"Reshape|Squeeze|Split|Expand"):
         session.run(None, {"x": np.zeros((2, 3), np.float32), **feeds})
 
 
@@ -287,10 +300,10 @@ def test_data_that_does_not_fit_is_refused_when_it_runs(text: str, feeds: dict[s
         ("g (float[1] x, int64[1] s) => (y) { y = Expand(x, s) }", {"x": np.zeros(1, np.float32), "s": ints(1 << 40)}),
         ("g (float[1] x, int64[2] s) => (y) { y = Pad(x, s) }", {"x": np.zeros(1, np.float32), "s": ints(1 << 40, 0)}),
         ("g (int64 a, int64 b, int64 c) => (y) { y = Range(a, b, c) }",
-         dict(a=scalar(0, int), b=scalar(1 << 40, int), c=scalar(1, int))),
-        ("g (float a, float b, float c) => (y) { y = Range(a, b, c) }", dict(a=scalar(0), b=scalar(1e13), c=scalar(1))),
+         {"a": scalar(0, int), "b": scalar(1 << 40, int), "c": scalar(1, int)}),
+        ("g (float a, float b, float c) => (y) { y = Range(a, b, c) }", {"a": scalar(0), "b": scalar(1e13), "c": scalar(1)}),
         ("g (int64[2] i, int64 d, float[2] v) => (y) { y = OneHot(i, d, v) }",
-         dict(i=ints(0, 1), d=scalar(1 << 40, int), v=np.zeros(2, np.float32))),
+         {"i": ints(0, 1), "d": scalar(1 << 40, int), "v": np.zeros(2, np.float32)}),
         ("g (int64[2] s) => (y) { z = ConstantOfShape(s) y = EyeLike(z) }", {"s": ints(1 << 20, 1 << 20)}),
     ],
 )  # fmt: skip

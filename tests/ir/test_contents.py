@@ -1,5 +1,5 @@
-"""Contents of integer tensors are tracked exactly: with numbers they are what the reference computes, with symbols they are what
-it computes for every size."""
+"""Contents of integer tensors are tracked exactly: with numbers they are what the reference computes, with symbols they are
+what it computes for every size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def test_numbers_follow_the_reference(op: str, dtype: DType) -> None:
 def test_symbols_follow_the_reference_for_every_size(op: str) -> None:
     """What is tracked for expressions agrees with the numbers for each of many sizes; at least something is tracked."""
     pairs: list[tuple[Dim, Dim]] = [
-        (N, M), (N * M, M), (2 * N + 4, 2), (N + 3, N + 1), (N - 5, 3), (-N, 4), (maximum(N, 3), minimum(M, 9)), (M, 1), (N, -2),
+        (N, M), (N * M, M), (2 * N + 4, 2), (N + 3, N + 1), (N - 5, 3), (-N, 4), (maximum(N, 3), minimum(M, 9)),
+        (M, 1), (N, -2),
     ]  # fmt: skip
     known = 0
     for a, b in pairs:

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import hotfuse
-from hotfuse.errors import InputError, LimitExceeded
+from hotfuse.errors import ExecutionError, InputError, LimitExceeded
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4) / 7
@@ -132,6 +132,15 @@ def test_a_value_over_the_limit_is_refused_and_the_session_goes_on() -> None:
     with pytest.raises(LimitExceeded, match="max_value_bytes"):
         session.run(None, feeds(1000))
     assert session.run(["y"], feeds(3))[0].shape == (3, 4)
+
+
+def test_too_little_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("hotfuse.runtime.executor.Arena", fail)
+    with pytest.raises(ExecutionError, match="not enough memory"):
+        hotfuse.load(linear()).run(None, feeds())
 
 
 # memory

@@ -31,6 +31,13 @@ def dtype_attr(n: OnnxNode, name: str, default: DType | None = None) -> DType | 
     return ONNX_DTYPES[number]
 
 
+def _target(n: OnnxNode) -> DType:
+    found = dtype_attr(n, "to")
+    if found is None:
+        raise InvalidModel(f"{n.op_type}: the attribute 'to' is missing")
+    return found
+
+
 @onnx_op("Constant")
 def constant(n: OnnxNode) -> Imported:
     if len(n.attributes) != 1:
@@ -54,9 +61,7 @@ def identity(n: OnnxNode) -> Imported:
 
 @onnx_op("Cast")
 def cast(n: OnnxNode) -> Imported:
-    to = dtype_attr(n, "to")
-    if to is None:
-        raise InvalidModel("Cast: the attribute 'to' is missing")
+    to = _target(n)
     return _cast(n, to)
 
 
@@ -77,9 +82,7 @@ def _cast(n: OnnxNode, to: DType) -> Imported:
 
 @onnx_op("BitCast")
 def bitcast(n: OnnxNode) -> Imported:
-    to = dtype_attr(n, "to")
-    if to is None:
-        raise InvalidModel("BitCast: the attribute 'to' is missing")
+    to = _target(n)
     return n.add("bitcast", n.input(0), to=to)
 
 

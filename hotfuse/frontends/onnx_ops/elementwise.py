@@ -85,6 +85,8 @@ def selu(n: OnnxNode) -> Imported:
 @onnx_op("Celu")
 def celu(n: OnnxNode) -> Imported:
     alpha = n.attr("alpha", 1.0)
+    if alpha == 0:
+        raise InvalidModel("Celu: alpha must not be 0, the input is divided by it")
     return n.add("elu", n.input(0), alpha=alpha, input_scale=1 / alpha)
 
 

@@ -56,7 +56,7 @@ def rms_normalization(n: OnnxNode) -> Imported:
 
 @onnx_op("GroupNormalization")
 def group_normalization(n: OnnxNode) -> Imported:
-    x, scale, bias, groups = n.input(0), n.input(1), n.input(2), n.attr("num_groups")
+    x, scale, bias, groups = n.input(0), n.input(1), n.input(2), n.required("num_groups")
     if n.version < 21:  # one scale and bias for each group, not each channel
         shape = n.type(0).shape
         if shape is None:
@@ -126,5 +126,10 @@ def lp_normalization(n: OnnxNode) -> Imported:
 @onnx_op("LRN")
 def lrn(n: OnnxNode) -> Imported:
     return n.add(
-        "lrn", n.input(0), size=n.attr("size"), alpha=n.attr("alpha", 1e-4), beta=n.attr("beta", 0.75), bias=n.attr("bias", 1.0)
+        "lrn",
+        n.input(0),
+        size=n.required("size"),
+        alpha=n.attr("alpha", 1e-4),
+        beta=n.attr("beta", 0.75),
+        bias=n.attr("bias", 1.0),
     )

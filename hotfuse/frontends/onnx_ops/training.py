@@ -91,9 +91,9 @@ def momentum(n: OnnxNode) -> Imported:
 
 def _momentum(n: OnnxNode, numbers: Numbers, given: Sequence[Value]) -> Sequence[Value]:
     x, gradient, velocity = given
-    alpha = n.attr("alpha")
+    alpha = n.required("alpha")
     slope = numbers.regularized(x, gradient)
-    weight = numbers.first_step(n.scalar(1, x), n.scalar(n.attr("beta"), x))
+    weight = numbers.first_step(n.scalar(1, x), n.scalar(n.required("beta"), x))
     velocity = n.add("add", numbers.scaled(alpha, velocity), n.add("mul", weight, slope))
     direction = velocity
     if n.attr("mode") == "nesterov":

@@ -33,6 +33,8 @@ def cast(x: Array, *, to: DType, saturate: bool = True, rounding: str = "up") ->
         return x.astype(np.str_).astype(object)
     if x.dtype == object:
         x = x.astype(np.int64 if to.is_integer else np.float64 if to is F64 else np.float32)
+    if x.dtype.isbuiltin != 1 and target.isbuiltin != 1:
+        x = x.astype(np.float32)  # holds every small type exactly; they do not all convert to each other
     with np.errstate(all="ignore"):
         if to.name == "f8e8m0":
             return _power_of_two(x.astype(np.float32), saturate, rounding).view(target)

@@ -238,6 +238,12 @@ _norm(
 )  # fmt: skip
 
 
+def _lrn_infer(call: Call) -> Sequence[Type]:
+    if call.attrs["size"] < 1:
+        raise call.fail(f"a window of {call.attrs['size']} channels holds nothing; the size must be at least 1")
+    return _channel_infer(call)
+
+
 def _lrn_samples() -> Iterable[Sample]:
     x = rng().uniform(-2, 2, (2, 6, 3, 2)).astype(np.float32)
     yield Sample((x,), {"size": 3})
@@ -246,7 +252,7 @@ def _lrn_samples() -> Iterable[Sample]:
 
 define(
     OpDef(
-        "lrn", _channel_infer, widened(lrn), Pattern.NORMALIZATION,
+        "lrn", _lrn_infer, widened(lrn), Pattern.NORMALIZATION,
         "x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta", flops=flops_per_element(40),
         samples=_lrn_samples,
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import Dim
+from hotfuse.ir.dim import NO_FACTS, Dim
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, define
 from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.types import TensorType, Type, numel
@@ -123,7 +123,8 @@ def _layer(
     finals = [np.empty((directions, batch, hidden), dtype=x.dtype) for _ in initial]
     ends = None if lengths is None else lengths.reshape(-1, 1)
     for d in range(directions):
-        chosen = [_activation(a, clip) for a in activations[d * per : (d + 1) * per]]
+        # the gates are clipped; the state that k takes is not (as ONNX Runtime does it)
+        chosen = [_activation(a, clip if i < 2 else None) for i, a in enumerate(activations[d * per : (d + 1) * per])]
         halves = np.split(bias[d], 2) if bias is not None else [np.zeros(gates * hidden, dtype=x.dtype)] * 2
         cell = Cell(np.ascontiguousarray(r[d].T), halves[1], chosen, None if peepholes is None else peepholes[d], **flags)
         inputs = x @ w[d].T + halves[0]
@@ -179,7 +180,7 @@ def _infer(states: int) -> Callable[[Call], Sequence[Type]]:
         directions = 2 if call.attrs["direction"] == "bidirectional" else 1
         if any(len(t.shape) != 3 for t in (x, w, r) if t.shape is not None):
             raise call.fail(f"input, weight and recurrent weight must have three axes, not {x}, {w}, {r}")
-        if w.shape is not None and w.shape[0] != directions:
+        if w.shape is not None and NO_FACTS.decide(w.shape[0], directions) is False:
             raise call.fail(f"{call.attrs['direction']} needs weights for {directions} directions, not {w.shape[0]}")
         time, batch = x.shape[:2] if x.shape is not None else (call.fresh(), call.fresh())
         hidden = r.shape[2] if r.shape is not None else call.fresh()

@@ -47,9 +47,9 @@ def _axis_taps(coordinate: Array, size: int, mode: str, padding: str, align_corn
     low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
     if mode == "nearest":
         at = np.rint(at)
-    if padding == "border":
+    if padding == "border" and mode != "cubic":  # the taps of a cubic are brought inside one by one
         at = np.clip(at, 0, size - 1)
-    elif padding == "reflection":
+    elif padding == "reflection" and mode != "cubic":
         at = _reflected(at, low, high)
     base = at if mode == "nearest" else np.floor(at)
     if mode == "nearest":

@@ -1,0 +1,149 @@
+"""`.pt2` files: exported programs on disk, checked before torch reads them.
+
+Loading such a file can run code in five ways: pickled weights and constants, pickled example inputs, compiled libraries, size
+expressions (torch hands them to sympy, which evaluates text), and operator names that resolve to arbitrary functions. Files as
+`torch.export.save` writes them for ordinary models need none of these; everything else is refused before torch sees it. Entries must be
+stored uncompressed, as torch writes them, so that a file cannot unpack to more than its own size.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hotfuse.config import Config
+from hotfuse.errors import InvalidModel, LimitExceeded, UnsafeModel
+
+_FUNCTIONS = {
+    "Add", "Mul", "Pow", "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "Identity",
+    "PowByNatural", "IntTrueDiv", "FloatTrueDiv", "ToFloat", "TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt", "Where",
+    "Eq", "Ne", "Le", "Lt", "Ge", "Gt", "Equality", "Unequality", "LessThan", "StrictLessThan", "GreaterThan",
+    "StrictGreaterThan", "And", "Or", "Not", "Integer", "Float", "Rational", "OpaqueUnaryFn_sqrt", "Abs",
+}  # fmt: skip
+_SYMBOL = re.compile(r"^(s|u|zuf|zf)\d+$")
+_TARGET = re.compile(r"^(torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_sqrt)$")
+_PICKLED = re.compile(r"(^|/)(custom_obj_|opaque_obj_)")
+
+
+def load_archive(source: str | os.PathLike[str] | bytes, config: Config) -> Any:
+    """The ExportedProgram of a `.pt2` file, if nothing in it can run code."""
+    data = bytes(source) if isinstance(source, bytes) else _read(source, config)
+    check_archive(data)
+    try:
+        return torch.export.load(io.BytesIO(data))
+    except Exception as error:
+        raise InvalidModel(f"torch cannot read this exported program: {type(error).__name__}: {error}") from error
+
+
+def _read(path: str | os.PathLike[str], config: Config) -> bytes:
+    size = os.path.getsize(path)
+    if size > config.max_model_bytes:
+        raise LimitExceeded(f"{os.fspath(path)}: {size:,} bytes; the limit is {config.max_model_bytes:,} (raise max_model_bytes)")
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def check_archive(data: bytes) -> None:
+    """Refuse an archive that holds anything that could run code when torch loads it."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except zipfile.BadZipFile as error:
+        raise InvalidModel(f"not an exported program: {error}; save it with torch.export.save") from None
+    with archive:
+        names = archive.namelist()
+        if len(set(names)) != len(names):
+            raise UnsafeModel("two entries of the archive have the same name")
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise UnsafeModel(f"entry {entry.filename!r} is compressed; torch.export.save stores entries as they are")
+            _check_name(entry.filename)
+        models = [n for n in names if "/models/" in n and n.endswith(".json")]
+        if not models:
+            raise InvalidModel("the archive holds no exported program; save it again with torch.export.save of this torch")
+        for name in names:
+            if name.endswith(".json"):
+                _check_json(name, archive.read(name))
+            elif "/sample_inputs/" in name:
+                _check_inputs(name, archive.read(name))
+
+
+def _check_name(name: str) -> None:
+    if "/aotinductor/" in name or name.endswith((".so", ".o", ".cpp", ".cubin", ".pyd", ".dll")):
+        raise UnsafeModel(f"entry {name!r} is compiled code; export the program without it")
+    if _PICKLED.search(name):
+        raise UnsafeModel(f"entry {name!r} is a pickled object, which can run code when it is read; export the model without it")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise UnsafeModel(f"entry {name!r} points outside of the archive")
+
+
+def _check_json(name: str, data: bytes) -> None:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidModel(f"entry {name!r} is not readable: {error}") from None
+    for key, value in _items(content):
+        if key == "use_pickle" and value is not False:
+            raise UnsafeModel(f"entry {name!r} has pickled tensors, which can run code when they are read; save plain tensors")
+        if key == "expr_str" and not is_size_expression(str(value)):
+            raise UnsafeModel(f"entry {name!r} has the size {str(value)[:80]!r}, which is not plain arithmetic")
+        if key == "target" and isinstance(value, str) and "/models/" in name and not _TARGET.match(value):
+            raise UnsafeModel(f"entry {name!r} calls {value[:80]!r}, which is not a torch operator")
+
+
+def is_size_expression(text: str) -> bool:
+    """Whether the text is arithmetic over numbers, symbols, and the functions torch writes sizes with."""
+    try:
+        return len(text) < 100_000 and _is_arithmetic(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _is_arithmetic(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=bool() | int() | float()):
+            return True
+        case ast.Name(id=name):
+            return bool(_SYMBOL.match(name))
+        case ast.UnaryOp(operand=inner):
+            return _is_arithmetic(inner)
+        case ast.BinOp(left=left, right=right):
+            return _is_arithmetic(left) and _is_arithmetic(right)
+        case ast.Compare(left=left, comparators=others):
+            return all(_is_arithmetic(n) for n in (left, *others))
+        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))], keywords=keywords):
+            return bool(_SYMBOL.match(name)) and all(isinstance(k.value, ast.Constant) for k in keywords)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return name in _FUNCTIONS and all(_is_arithmetic(n) for n in args)
+    return False
+
+
+def _items(content: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and value, however deep."""
+    pending = [content]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            for key, value in item.items():
+                yield key, value
+                pending.append(value)
+        elif isinstance(item, list):
+            pending.extend(item)
+
+
+def _check_inputs(name: str, data: bytes) -> None:
+    """torch falls back to full unpickling where its safe loader refuses; so the safe loader must accept."""
+    if not data:
+        return
+    try:
+        torch.load(io.BytesIO(data), weights_only=True)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnsafeModel(f"entry {name!r} holds pickled objects other than tensors: {first}") from None

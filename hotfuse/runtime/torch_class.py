@@ -1,0 +1,106 @@
+"""ServedClass: one captured program, all it needs to answer calls, and the checks of the module's state before it does.
+
+State: prepared weights (their own module says how they change) and stamps of tensors that the program took for constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from hotfuse.config import Config
+from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.passes.hoist import Hoisted, hoist
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.torch_call import run_program
+from hotfuse.runtime.torch_engine import TorchEngine
+from hotfuse.runtime.torch_guard import Call, CallGuard
+from hotfuse.runtime.weights import LiveWeights, PreparedWeights, needs_gradient
+
+ENGINE = TorchEngine()
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a class does not answer."""
+
+    reason: str
+
+
+class ServedClass:
+    """Answers the calls of one class with a captured program."""
+
+    def __init__(
+        self,
+        guard: CallGuard,
+        program: CapturedProgram,
+        hoisted: Hoisted,
+        live: LiveWeights,
+        prepared: PreparedWeights | None,
+        config: Config,
+    ) -> None:
+        self.guard = guard
+        self.program = program
+        self.hoisted = hoisted
+        self.tier = 0
+        self.executor = Executor(trivial_plan(hoisted.main), ENGINE, config)
+        self.renewed = ""
+        self._live = live
+        self._prepared = prepared
+        self._constants = PreparedWeights(lambda _: (), config.audit_every) if guard.watch.tensors else None
+        if self._constants is not None:
+            self._constants.values(guard.watch.tensors)
+        self._tree = pytree.treespec_loads(program.output_tree)
+
+    @property
+    def prepared(self) -> tuple[str, ...]:
+        return self.hoisted.prepared
+
+    def answer(self, call: Call) -> Any:
+        """The model's answer, or a Miss when the module is not what was captured."""
+        changed = self.guard.watch.changed()
+        if changed:
+            return Miss(changed)
+        tensors = self._live.read()
+        if isinstance(tensors, str):
+            return Miss(tensors)
+        if torch.is_grad_enabled() and (needs_gradient(tensors) or needs_gradient(_tensors(call))):
+            return Miss("gradients are enabled")
+        if self._constants is not None and self._constants.values(self.guard.watch.tensors)[1]:
+            return Miss("a tensor held in a Python object changed")
+        weights = dict(zip(self._live.names, tensors, strict=True))
+        if self._prepared is not None:
+            values, why = self._prepared.values([weights[name] for name in self.hoisted.sources])
+            weights |= zip(self.hoisted.prepared, values, strict=True)
+            if why and why != "first use":
+                self.renewed = why
+        return pytree.tree_unflatten(run_program(self.program, self.executor, call.leaves, weights), self._tree)
+
+    def take_renewed(self) -> str:
+        """Why prepared weights were last computed anew; asked once."""
+        why, self.renewed = self.renewed, ""
+        return why
+
+    def refresh(self) -> None:
+        if self._prepared is not None:
+            self._prepared.refresh()
+
+
+def _tensors(call: Call) -> list[torch.Tensor]:
+    return [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
+
+
+def serve(module: torch.nn.Module, guard: CallGuard, program: CapturedProgram, config: Config) -> ServedClass:
+    """Make a captured program ready to answer, with weights read from `module`."""
+    hoisted = hoist(program.graph, {m.name for m in program.mutations if m.name})
+    names = [n for n in dict.fromkeys((*hoisted.main.weights, *hoisted.sources)) if n not in hoisted.prepared]
+    live = LiveWeights(module, program.graph, names)
+    prepared = None
+    if hoisted.prepare is not None:
+        prepare = Executor(trivial_plan(hoisted.prepare), ENGINE, config)
+        prepared = PreparedWeights(lambda sources: prepare.run(list(sources)), config.audit_every)
+    return ServedClass(guard, replace(program, graph=hoisted.main), hoisted, live, prepared, config)

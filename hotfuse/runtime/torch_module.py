@@ -1,0 +1,147 @@
+"""What `hotfuse.compile` returns for a PyTorch module or function.
+
+The wrapper of a module is an object of a subclass of the module's own class that shares its state: `isinstance`, parameters,
+`state_dict`, `.to()`, attributes, methods such as `generate`, hooks and `repr` are the module's own. Only calling it goes
+through a `Controller`. Copies are wrapped anew; pickling and `torch.save` give the plain module.
+
+Added methods: `settle`, `report`, `explain`, `refresh`, `close` (each only where the module has no attribute of that name;
+`hotfuse.runtime.torch_module.controls(wrapper)` always has them).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hotfuse.config import Config, resolve
+from hotfuse.errors import ConfigError
+from hotfuse.events import EventLog
+from hotfuse.frontends.torch_trace import FunctionModule
+from hotfuse.runtime.torch_report import TorchReport, explain_classes, make_torch_report
+from hotfuse.runtime.torch_serving import Controller, Family
+from hotfuse.runtime.torch_twin import share_state, subclass
+
+
+class Controls:
+    """What users may ask of a compiled model."""
+
+    def __init__(self, module: torch.nn.Module, config: Config) -> None:
+        self.module = module
+        self.config = config
+        self.events = EventLog(config.max_events)
+        self.family = Family(config, self.events)
+        self.controller = Controller(module, "", self.family)
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Wait until no capture is pending for the calls seen so far; False if that takes longer than `timeout_s`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for member in list(self.family.members.values()):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not member.settled(left):
+                return False
+        return True
+
+    def report(self) -> TorchReport:
+        """What was captured, what answers, what happened, and why it is not faster yet."""
+        return make_torch_report(self.family)
+
+    def explain(self) -> str:
+        """Every captured class: its guard and its nodes."""
+        return explain_classes(self.family)
+
+    def refresh(self) -> None:
+        """Look at the model anew: weights that changed without a trace are read again, failed captures may be tried again."""
+        for member in self.family.members.values():
+            member.refresh()
+
+    def close(self) -> None:
+        """From now on the module itself answers; what was captured is dropped."""
+        self.family.open = False
+        for member in self.family.members.values():
+            member.classes = ()
+
+
+_ADDED = ("settle", "report", "explain", "refresh", "close")
+
+
+class _Compiled:
+    """What a compiled module does differently; first among the bases of its class."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        pass
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._hotfuse.controller.call(super().__call__, args, kwargs)  # type: ignore[attr-defined, misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        inner: Controls = self._hotfuse  # type: ignore[attr-defined]
+        return compile_module(copy.deepcopy(inner.module, memo), inner.config)
+
+    def __copy__(self) -> Any:
+        inner: Controls = self._hotfuse  # type: ignore[attr-defined]
+        return compile_module(copy.copy(inner.module), inner.config)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._hotfuse.module.__reduce_ex__(protocol)  # type: ignore[attr-defined]
+
+
+def compile_model(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
+    """A drop-in for a module, function or exported program."""
+    chosen = resolve(config, options)
+    if os.environ.get("HOTFUSE_DISABLE") == "1":
+        chosen = replace(chosen, tier=0)
+    if isinstance(model, torch.export.ExportedProgram):
+        from hotfuse.runtime.torch_exported import compile_exported
+
+        return compile_exported(model, chosen)
+    if hasattr(type(model), "_hotfuse"):
+        model = model._hotfuse.module
+    if isinstance(model, torch.nn.Module):
+        return compile_module(model, chosen)
+    if callable(model) and not isinstance(model, type):
+        return compile_function(model, chosen)
+    raise ConfigError(f"compile takes an nn.Module, a function or an ExportedProgram, not {type(model).__name__}")
+
+
+def compile_module(module: torch.nn.Module, config: Config) -> torch.nn.Module:
+    added = {name: _forwarding(name) for name in _ADDED if not hasattr(module, name)}
+    kind = subclass(_Compiled, type(module), "_hotfuse", added)
+    return share_state(kind, module, "_hotfuse", Controls(module, config))  # type: ignore[no-any-return]
+
+
+def compile_function(function: Callable[..., Any], config: Config) -> Callable[..., Any]:
+    """The function, answered by a capture where its guard holds."""
+    inner = Controls(FunctionModule(function), config)
+
+    @functools.wraps(function)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return inner.controller.call(function, args, kwargs)
+
+    for name in _ADDED:
+        setattr(compiled, name, getattr(inner, name))
+    compiled._hotfuse = inner  # type: ignore[attr-defined]
+    return compiled
+
+
+def controls(compiled: Any) -> Controls:
+    """The controls of anything that `hotfuse.compile` returned."""
+    return compiled._hotfuse  # type: ignore[no-any-return]
+
+
+def _forwarding(name: str) -> Callable[..., Any]:
+    method = getattr(Controls, name)
+
+    @functools.wraps(method)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self._hotfuse, *args, **kwargs)
+
+    return forward

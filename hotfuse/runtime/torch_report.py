@@ -1,0 +1,107 @@
+"""Reports on compiled PyTorch models: plain records, printable and JSON-able."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hotfuse.runtime.report import explain_text
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_serving import Controller, Family
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """One captured class of calls."""
+
+    module: str
+    shapes: str
+    tier: int
+    nodes: int
+    operators: int
+    captured_share: float
+    opaque: tuple[tuple[str, str, str], ...]
+    prepared: int
+
+
+@dataclass(frozen=True)
+class TorchReport:
+    """`captured_share` is the share of captured operators that our IR knows; `why` answers "why is it not faster yet?"."""
+
+    model: str
+    calls: int
+    answered: int
+    captured_share: float
+    classes: tuple[ClassReport, ...]
+    failed: Mapping[str, str]
+    events: Mapping[str, int]
+    why: str
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}: {self.calls} calls, {self.answered} answered by captured plans"]
+        for c in self.classes:
+            lines.append(
+                f"  {c.module}: {c.shapes}: tier {c.tier}, {c.nodes} nodes, {c.captured_share:.1%} of operators in our IR"
+            )
+            lines += [f"    opaque: {operator} ({origin}): {reason}" for origin, operator, reason in c.opaque]
+        lines += [f"  {module} stays eager: {reason}" for module, reason in self.failed.items()]
+        lines += [f"  event {kind}: {count}" for kind, count in sorted(self.events.items())]
+        return "\n".join([*lines, f"  why it is not faster yet: {self.why}"])
+
+
+def make_torch_report(family: Family) -> TorchReport:
+    members = list(family.members.values())
+    root = members[0]
+    classes = tuple(_describe(member, served) for member in members for served in member.classes)
+    operators = sum(c.operators for c in classes)
+    known = sum(c.operators * c.captured_share for c in classes)
+    failed = {m.name: reason for m in members for reason in m.failed.values()}
+    answered = sum(m.answered for m in members)
+    share = known / operators if operators else float(bool(classes))
+    return TorchReport(
+        root.name, root.calls, answered, share, classes, failed, dict(family.events.counts), _why(family, classes)
+    )
+
+
+def _describe(member: Controller, served: Any) -> ClassReport:
+    program = served.program
+    return ClassReport(
+        member.name,
+        str(served.guard.shapes),
+        served.tier,
+        len(program.graph.nodes),
+        program.operators,
+        program.share,
+        program.opaque,
+        len(served.prepared),
+    )
+
+
+def _why(family: Family, classes: tuple[ClassReport, ...]) -> str:
+    root = next(iter(family.members.values()))
+    if not family.open:
+        return "it was closed"
+    if family.config.tier == 0:
+        return "tier=0 allows nothing but the original"
+    if not root.calls:
+        return "it was not called yet"
+    if root.pending:
+        return "it is being captured"
+    if classes:
+        return "its calls are captured, and no fused kernel exists for them yet: the original answers at its own speed"
+    return next(iter(root.failed.values()), "") or root.last_miss or "nothing was captured"
+
+
+def explain_classes(family: Family) -> str:
+    """Each captured class: where it serves, what its guard asks for, and its nodes."""
+    parts = []
+    for member in family.members.values():
+        for served in member.classes:
+            parts.append(f"{member.name}: {served.guard.shapes}\n{explain_text(served.program.graph)}")
+        parts += [f"{member.name} stays eager: {reason}" for reason in member.failed.values()]
+    return "\n\n".join(parts) or "nothing is captured"

@@ -1,0 +1,86 @@
+"""Attention against torch's, by the float64 rule; what it refuses."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hotfuse.errors import InvalidModel
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.op import OPS
+from hotfuse.ir.types import F32, F64, I64, tensor
+from hotfuse.numerics import close_to_exact
+
+RNG = np.random.default_rng(3)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("mask", "attrs"), [*product([None, "bool", "added"], [{}, {"scale": 0.2}]), (None, {"causal": True})], ids=str
+)
+def test_against_torch(heads: tuple[int, int], mask: str | None, attrs: dict[str, Any]) -> None:
+    q, k, v = normal(2, heads[0], 7, 16), normal(2, heads[1], 9, 16), normal(2, heads[1], 9, 12)
+    chosen = {None: None, "bool": RNG.random((2, 1, 7, 9)) > 0.3, "added": normal(7, 9)}[mask]
+    if mask == "bool":
+        chosen[:, :, 3] = False  # a query that sees nothing
+
+    def theirs(dtype: Any) -> Any:
+        m = None if chosen is None else torch.from_numpy(chosen)
+        m = m.to(dtype) if mask == "added" else m
+        args = [torch.from_numpy(x).to(dtype) for x in (q, k, v)]
+        return F.scaled_dot_product_attention(
+            *args, attn_mask=m, is_causal=attrs.get("causal", False), scale=attrs.get("scale"), enable_gqa=True
+        ).numpy()
+
+    verdict = close_to_exact(OPS["attention"].reference(q, k, v, chosen, **attrs), theirs(torch.float32), theirs(torch.float64))
+    assert verdict, verdict.reason
+
+
+def test_the_last_query_sees_the_last_key() -> None:
+    q, k, v = normal(1, 2, 3, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8)
+    masked = OPS["attention"].reference(q, k, v, np.tri(3, 7, 4, dtype=bool))
+    np.testing.assert_array_equal(OPS["attention"].reference(q, k, v, causal=True, align="end"), masked)
+
+
+def test_nan_behind_a_mask_stays_hidden() -> None:
+    q, k, v = normal(1, 1, 2, 4), normal(1, 1, 3, 4), normal(1, 1, 3, 4)
+    q[0, 0, 0] = np.nan
+    mask = np.zeros((2, 3), np.float32)
+    mask[0] = -np.inf
+    result = OPS["attention"].reference(q, k, v, mask)
+    assert (result[0, 0, 0] == 0).all()
+    assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "why"),
+    [
+        (((1, 3, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8)), "3 query heads cannot share 2"),
+        (((1, 2, 5, 8), (1, 2, 5, 4), (1, 2, 5, 8)), "sizes of axis size differ"),
+        (((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 6, 8)), "sizes of axis keys differ"),
+        (((1, 2, 5, 8), (1, 2, 5, 8), (1, 1, 5, 8)), "sizes of axis kv heads differ"),
+        (((2, 5, 8), (2, 5, 8), (2, 5, 8)), "four axes"),
+    ],
+)
+def test_refusals(shapes: Any, why: str) -> None:
+    b = GraphBuilder()
+    with pytest.raises(InvalidModel, match=why):
+        b.add("attention", *(b.input(f"x{i}", tensor(F32, *s)) for i, s in enumerate(shapes)))
+
+
+def test_mixed_types_are_refused() -> None:
+    b = GraphBuilder()
+    q, k, v = (b.input(n, tensor(F32, 1, 2, 5, 8)) for n in "qkv")
+    with pytest.raises(InvalidModel, match="different types"):
+        b.add("attention", q, k, b.input("w", tensor(F64, 1, 2, 5, 8)))
+    with pytest.raises(InvalidModel, match="mask must be bool"):
+        b.add("attention", q, k, v, b.input("m", tensor(I64, 5, 5)))
