@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hotfuse.cli.machine import read_machine
 from hotfuse.cli.suite_pool import Job, Outcome, run_pool
 from hotfuse.cli.suite_worker import SUITES
 from hotfuse.cli.view import json_option, make_console, make_table, write_json
@@ -58,7 +59,7 @@ def command(
     outcomes = _run(console, job, lambda name, core: wanted.search(name) is not None and (core or not only_core))
     summary = summarize(outcomes)
     summary |= {"suite": suite, "filter": pattern, "without_reference": without_reference}
-    summary |= {"seconds": time.perf_counter() - started, "versions": _versions(), "processor": platform.machine()}
+    summary |= {"seconds": time.perf_counter() - started, "versions": _versions(), "processor": read_machine().cpu}
     _show(console, summary, outcomes)
     write_json(json_path, {"summary": summary, "tests": outcomes})
     if expect is not None and summary["passed"] < expect:

@@ -32,6 +32,8 @@ from hotfuse.ir.types import ANY, MapType, OptionalType, SequenceType, TensorTyp
 
 DIRECT = {name: op.name for op in OPS.values() for name in op.onnx}
 Env = dict[str, Value | None]
+# what importers, and onnx's own helpers, stumble over in a node that breaks its operator's rules
+MALFORMED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError)
 
 
 @dataclass
@@ -54,6 +56,8 @@ def import_model(proto: onnx.ModelProto, context: OnnxImport) -> Graph:
     constants = _declare_constants(proto.graph, builder, env, context, context.initializers)
     for info in proto.graph.input:
         if info.name not in constants:
+            if not isinstance(info.name, str):
+                raise InvalidModel(f"graph input {info.name!r} has a name that is not text (UTF-8)")
             env[info.name] = builder.input(info.name, type_from_proto(info.type, context.fresh, info.name))
     outputs = _import_nodes(proto.graph, builder, env, context)
     return builder.build(outputs)
@@ -121,7 +125,10 @@ def import_node(
         if domain == "":
             raise InvalidModel(f"{node.op_type} {node.name!r}: the model imports no opset of domain 'ai.onnx'")
         version = 1
-    origin = Origin(node.name or (node.output[0] if node.output else ""), f"{domain + '.' if domain else ''}{node.op_type}")
+    layer = node.name or (node.output[0] if node.output else "")
+    if not (isinstance(layer, str) and isinstance(node.op_type, str) and isinstance(domain, str)):  # protobuf hands out bytes
+        raise InvalidModel(f"node {layer!r} of type {node.op_type!r}, domain {domain!r} has a name that is not text (UTF-8)")
+    origin = Origin(layer, f"{domain + '.' if domain else ''}{node.op_type}")
     before, builder.origin = builder.origin, (builder.origin if builder.origin.layer and context.depth else origin)
 
     def nested(protos: Sequence[onnx.GraphProto], types: Sequence[Sequence[Type]]) -> tuple[list[Graph], list[Value]]:
@@ -137,6 +144,11 @@ def import_node(
         located = type(error)(f"{origin}: {error}")
         located.located = True  # type: ignore[attr-defined]
         raise located from error
+    except MALFORMED as error:
+        raise InvalidModel(
+            f"{origin}: its inputs or attributes are not what {node.op_type} takes: {type(error).__name__}: {error}; "
+            "onnx.checker.check_model may say more"
+        ) from error
     finally:
         builder.origin = before
 
@@ -307,11 +319,29 @@ def _single_node_model(n: OnnxNode, domain: str, context: OnnxImport) -> onnx.Mo
 
 
 def _opaque_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) -> list[Type]:
+    unknown: list[Type] = [ANY] * n.num_outputs
+    if not _safe_to_infer(model):
+        return unknown
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
     except Exception:  # onnx raises many kinds; without its answer the node still runs, untyped
-        return [ANY] * n.num_outputs
+        return unknown
     return [type_from_proto(o.type, context.fresh) for o in inferred.graph.output]
+
+
+def _safe_to_infer(model: onnx.ModelProto) -> bool:
+    """Whether onnx's inference may see this node. It reads through null where an input has no type, or an attribute is missing
+    or of another kind (EyeLike, LabelEncoder, RegexFullMatch, TreeEnsemble and others of onnx 1.23), which ends the process."""
+    if any(info.type.WhichOneof("value") is None for info in model.graph.input):
+        return False
+    rules = onnx.checker.C.CheckerContext()
+    rules.ir_version = model.ir_version
+    rules.opset_imports = {o.domain: o.version for o in model.opset_import}
+    try:
+        onnx.checker.check_node(model.graph.node[0], rules)
+    except Exception:  # ValidationError, and whatever the decoding of the node raises
+        return False
+    return True
 
 
 # nested graphs

@@ -46,7 +46,9 @@ def load_archive(source: str | os.PathLike[str] | bytes, config: Config) -> Any:
 def _read(path: str | os.PathLike[str], config: Config) -> bytes:
     size = os.path.getsize(path)
     if size > config.max_model_bytes:
-        raise LimitExceeded(f"{os.fspath(path)}: {size:,} bytes; the limit is {config.max_model_bytes:,} (raise max_model_bytes)")
+        raise LimitExceeded(
+            f"{os.fspath(path)}: {size:,} bytes; the limit is {config.max_model_bytes:,} (raise max_model_bytes)"
+        )
     with open(path, "rb") as file:
         return file.read()
 
@@ -79,7 +81,9 @@ def _check_name(name: str) -> None:
     if "/aotinductor/" in name or name.endswith((".so", ".o", ".cpp", ".cubin", ".pyd", ".dll")):
         raise UnsafeModel(f"entry {name!r} is compiled code; export the program without it")
     if _PICKLED.search(name):
-        raise UnsafeModel(f"entry {name!r} is a pickled object, which can run code when it is read; export the model without it")
+        raise UnsafeModel(
+            f"entry {name!r} is a pickled object, which can run code when it is read; export the model without it"
+        )
     if name.startswith("/") or ".." in name.split("/"):
         raise UnsafeModel(f"entry {name!r} points outside of the archive")
 

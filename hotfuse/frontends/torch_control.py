@@ -1,7 +1,7 @@
 """torch.cond and while_loop as nested graphs. Other higher-order operators stay opaque.
 
-    cond(pred, then, else, operands)                        -> if(pred, *operands)
-    while_loop(cond, body, carried, additional)             -> while(*carried, *additional)
+cond(pred, then, else, operands)                        -> if(pred, *operands)
+while_loop(cond, body, carried, additional)             -> while(*carried, *additional)
 """
 
 from __future__ import annotations
@@ -77,5 +77,3 @@ def _nested(module: fx.GraphModule, context: TorchImport) -> Graph:
         raise
     finally:
         context.depth -= 1
-
-

@@ -82,7 +82,12 @@ def _declare(node: fx.Node, builder: GraphBuilder, type: Type | None, spec: Any,
 
 
 builtin_type = type
-_LIVE = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)  # what varies from call to call; the rest is captured by value
+_LIVE = (
+    torch.Tensor,
+    torch.SymInt,
+    torch.SymFloat,
+    torch.SymBool,
+)  # what varies from call to call; the rest is captured by value
 
 
 def _mutation(spec: Any, leaf: OutputLeaf, places: Mapping[str, int]) -> Mutation:
@@ -97,4 +102,6 @@ def _tree_text(tree: Any) -> str:
     try:
         return pytree.treespec_dumps(tree)
     except Exception as error:
-        raise CaptureError(f"the model's output structure cannot be written down: {error}; register it with torch's pytree") from error
+        raise CaptureError(
+            f"the model's output structure cannot be written down: {error}; register it with torch's pytree"
+        ) from error

@@ -159,7 +159,11 @@ def axis_of(axis: int, rank: int) -> int:
 
 def promoted(*arguments: Value | Scalar) -> DType:
     """The element type torch computes a binary operator in: its own promotion rules, asked on empty tensors."""
-    return dtype_from_torch(torch.result_type(*(_example(a) for a in arguments))) if len(arguments) == 2 else _promote_all(arguments)
+    return (
+        dtype_from_torch(torch.result_type(*(_example(a) for a in arguments)))
+        if len(arguments) == 2
+        else _promote_all(arguments)
+    )
 
 
 def _promote_all(arguments: Sequence[Value | Scalar]) -> DType:

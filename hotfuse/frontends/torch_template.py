@@ -114,4 +114,6 @@ def find_operator(name: str) -> Callable[..., Any]:
     try:
         return getattr(getattr(getattr(torch.ops, namespace), operator), overload)  # type: ignore[no-any-return]
     except AttributeError:
-        raise InvalidModel(f"torch has no operator {name!r} in this process; import the library that defines it first") from None
+        raise InvalidModel(
+            f"torch has no operator {name!r} in this process; import the library that defines it first"
+        ) from None

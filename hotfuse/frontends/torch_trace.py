@@ -43,11 +43,11 @@ class TensorInput:
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What to trace: the module, the leaves of `(args, kwargs)`, their structure, and the modes of the call."""
+    """What to trace: the module, the leaves of `(args, kwargs)`, these with each leaf's number in its place, the call's modes."""
 
     module: Any
     leaves: tuple[Any, ...]
-    tree: Any
+    structure: Any
     grad: bool
     default_dtype: torch.dtype
 
@@ -164,7 +164,7 @@ def export(module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tupl
         examples.append(example)
         if dynamic and shape:
             collection[example] = dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO)
-    args, kwargs = pytree.tree_unflatten(examples, request.tree)
+    args, kwargs = pytree.tree_map(lambda place: examples[place], request.structure)
     dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if dynamic else None
     with _no_side_effects(module):
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)

@@ -39,11 +39,16 @@ def _becomes(pattern: Pattern, op: str, **attrs: object) -> Rule:
     return rule
 
 
-_SILU = _becomes(SILU, "silu")
 _SIGMOID = _becomes(SIGMOID, "sigmoid")
-_GELU = (_becomes(GELU, "gelu", approximate="none"), _becomes(GELU_TANH, "gelu", approximate="tanh"))
+_SILU = _becomes(SILU, "silu")
+_GELU = _becomes(GELU, "gelu", approximate="none")
+_GELU_TANH = _becomes(GELU_TANH, "gelu", approximate="tanh")
 
 
 @on_every_graph
 def recognize_activations(graph: Graph) -> Graph:
-    return rewrite(graph, {"reciprocal": (_SIGMOID,), "div": (_SILU, _SIGMOID, *_GELU), "mul": (_SILU, *_GELU)})
+    present = {node.op for node in graph.nodes}
+    silu = (_SILU,) if present & {"sigmoid", "exp"} else ()
+    sigmoid = (_SIGMOID,) if "exp" in present else ()
+    gelu = (*((_GELU,) if "erf" in present else ()), *((_GELU_TANH,) if "tanh" in present else ()))
+    return rewrite(graph, {"reciprocal": sigmoid, "div": (*silu, *sigmoid, *gelu), "mul": (*silu, *gelu)})

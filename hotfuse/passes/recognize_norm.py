@@ -146,7 +146,6 @@ def narrow(draft: Draft, node: Node) -> Value | None:
     return None
 
 
-CORES: dict[str, tuple[Rule, ...]] = {"div": (softmax, layer_norm, rms_norm), "mul": (softmax, layer_norm, rms_norm)}
 AFFINE: dict[str, tuple[Rule, ...]] = {
     "cast": (narrow,),
     "mul": (layer_norm_scale, rms_norm_scale),
@@ -156,5 +155,7 @@ AFFINE: dict[str, tuple[Rule, ...]] = {
 
 @on_every_graph
 def recognize_norms(graph: Graph) -> Graph:
-    graph = rewrite(graph, CORES)
+    present = {node.op for node in graph.nodes}
+    cores = (*((softmax,) if "reduce_max" in present else ()), *((layer_norm, rms_norm) if "reduce_mean" in present else ()))
+    graph = rewrite(graph, {"div": cores, "mul": cores}) if cores else graph
     return rewrite(graph, AFFINE) if any(node.op in WIDENED for node in graph.nodes) else graph

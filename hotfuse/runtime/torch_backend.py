@@ -93,7 +93,8 @@ def import_program(module: fx.GraphModule, config: Config, name: str = "main") -
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     graph, outputs = collect_outputs(found, {node: i for i, node in enumerate(placeholders)})
     places = {node.name: i for i, node in enumerate(placeholders)}
-    graph = optimize(graph)
+    failed = None if config.strict else lambda name, error: EVENTS.emit("pass.failed", name, f"{type(error).__name__}: {error}")
+    graph = optimize(graph, failed=failed)  # type: ignore[arg-type]
     return CapturedProgram(
         graph, tuple(places[n] for n in graph.inputs), outputs, "", (), context.operators, tuple(context.opaque)
     )
@@ -109,5 +110,3 @@ def _boxed(function: Callable[[list[Any]], list[Any]]) -> Compiled:
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
-
-

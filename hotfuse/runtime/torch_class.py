@@ -44,11 +44,13 @@ class ServedClass:
         config: Config,
     ) -> None:
         self.guard = guard
-        self.program = program
+        self.captured = program
+        self.program = replace(program, graph=hoisted.main)
         self.hoisted = hoisted
         self.tier = 0
         self.executor = Executor(trivial_plan(hoisted.main), ENGINE, config)
         self.renewed = ""
+        self._outdated = False
         self._live = live
         self._prepared = prepared
         self._constants = PreparedWeights(lambda _: (), config.audit_every) if guard.watch.tensors else None
@@ -70,7 +72,7 @@ class ServedClass:
             return Miss(tensors)
         if torch.is_grad_enabled() and (needs_gradient(tensors) or needs_gradient(_tensors(call))):
             return Miss("gradients are enabled")
-        if self._constants is not None and self._constants.values(self.guard.watch.tensors)[1]:
+        if self._constants is not None and self._constants_changed():
             return Miss("a tensor held in a Python object changed")
         weights = dict(zip(self._live.names, tensors, strict=True))
         if self._prepared is not None:
@@ -79,6 +81,12 @@ class ServedClass:
             if why and why != "first use":
                 self.renewed = why
         return pytree.tree_unflatten(run_program(self.program, self.executor, call.leaves, weights), self._tree)
+
+    def _constants_changed(self) -> bool:
+        """Whether a tensor whose values are part of the program is no longer what it was; then the program is of no more use."""
+        assert self._constants is not None
+        self._outdated = self._outdated or bool(self._constants.values(self.guard.watch.tensors)[1])
+        return self._outdated
 
     def take_renewed(self) -> str:
         """Why prepared weights were last computed anew; asked once."""
@@ -103,4 +111,4 @@ def serve(module: torch.nn.Module, guard: CallGuard, program: CapturedProgram, c
     if hoisted.prepare is not None:
         prepare = Executor(trivial_plan(hoisted.prepare), ENGINE, config)
         prepared = PreparedWeights(lambda sources: prepare.run(list(sources)), config.audit_every)
-    return ServedClass(guard, replace(program, graph=hoisted.main), hoisted, live, prepared, config)
+    return ServedClass(guard, program, hoisted, live, prepared, config)

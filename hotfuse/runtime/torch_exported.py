@@ -152,7 +152,9 @@ def _checked(declared: Value, leaf: Any, facts: Facts) -> Facts:
     if not isinstance(leaf, torch.Tensor):
         raise InputError(f"input {declared.name!r} must be a tensor of type {type}, not {leaf!r}")
     if FROM_TORCH.get(leaf.dtype) != type.dtype:
-        raise InputError(f"input {declared.name!r} must have elements of type {type.dtype}, not {leaf.dtype}; convert it with .to")
+        raise InputError(
+            f"input {declared.name!r} must have elements of type {type.dtype}, not {leaf.dtype}; convert it with .to"
+        )
     fits = leaf.dim() == len(type.shape)
     for dim, size in zip(type.shape, leaf.shape, strict=False):
         if isinstance(dim, int) and dim != size:

@@ -130,9 +130,10 @@ def _same(a: torch.Tensor, b: Any) -> bool:
     return isinstance(b, torch.Tensor) and (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
 
 
-def call_tree(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The structure of a call, with keywords in the order of `read_call`."""
-    return pytree.tree_flatten((args, {name: kwargs[name] for name in sorted(kwargs)}))[1]
+def call_structure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """`(args, kwargs)` with each leaf's number, as `read_call` counts them, in its place."""
+    leaves, tree = pytree.tree_flatten((args, {name: kwargs[name] for name in sorted(kwargs)}))
+    return pytree.tree_unflatten(range(len(leaves)), tree)
 
 
 def describe_leaves(leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, HotfuseError
@@ -26,7 +25,7 @@ from hotfuse.frontends.torch_skeleton import SMALL_BYTES, make_skeleton
 from hotfuse.frontends.torch_trace import Trace, TraceRequest
 from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.runtime.torch_class import Miss, ServedClass, serve
-from hotfuse.runtime.torch_guard import Call, CallGuard, bypass, call_tree, describe_leaves, read_call
+from hotfuse.runtime.torch_guard import Call, CallGuard, bypass, call_structure, describe_leaves, read_call
 from hotfuse.runtime.torch_twin import make_twin
 
 Eager = Callable[..., Any]
@@ -161,7 +160,7 @@ class Controller:
                     return False
                 done = self._pending[call.frame] = threading.Event()
         if mine:
-            request = _Request(describe_leaves(call.leaves), call_tree(args, kwargs), call.frame)
+            request = _Request(describe_leaves(call.leaves), call_structure(args, kwargs), call.frame)
             job = make_job(lambda: self._skeleton(request), lambda found: self._finish(request, found), self.config)
             if self.config.capture == "blocking":
                 capture_here(job)
@@ -192,7 +191,7 @@ class Controller:
         if not watch.complete:
             raise CaptureError("its attributes hold too many objects to watch")
         grad, _, default_dtype, *_ = request.frame[2]
-        data, tensors = make_skeleton(TraceRequest(self.module, request.leaves, request.tree, grad, default_dtype))
+        data, tensors = make_skeleton(TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype))
         _check_tensors(self.module, watch, tensors)
         changed = watch.changed()
         if changed:
@@ -258,7 +257,7 @@ class Controller:
 @dataclass
 class _Request:
     leaves: tuple[Any, ...]
-    tree: pytree.TreeSpec
+    structure: Any
     frame: Any
     watch: ModuleWatch | None = None
 

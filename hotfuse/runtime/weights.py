@@ -206,8 +206,10 @@ class _OptimizerSteps:
 
     def listen(self) -> None:
         if not self._listening:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
             self._listening = True
-            torch.optim.optimizer.register_optimizer_step_post_hook(self._count)
+            register_optimizer_step_post_hook(self._count)
 
     def _count(self, *_: Any) -> None:
         self.epoch += 1

@@ -61,11 +61,12 @@ def group_normalization(n: OnnxNode) -> Imported:
         shape = n.type(0).shape
         if shape is None:
             return Decline("scales of groups need an input of known rank")
-        scale, bias = (_repeated(n, v, groups, n.builder.dims((groups, shape[1] // groups))) for v in (scale, bias))
+        each = n.builder.dims((groups, shape[1] // groups))
+        scale, bias = (_repeated(n, v, each) for v in (scale, bias))
     return n.add("group_norm", x, scale, bias, groups=groups, epsilon=n.attr("epsilon", 1e-5))
 
 
-def _repeated(n: OnnxNode, value: Value, groups: int, shape: Value) -> Value:
+def _repeated(n: OnnxNode, value: Value, shape: Value) -> Value:
     """One element for each channel from one for each group."""
     return n.add("reshape", n.add("expand", n.add("unsqueeze", value, axes=(1,)), shape), n.builder.dims((-1,)))
 

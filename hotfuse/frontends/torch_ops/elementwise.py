@@ -32,9 +32,7 @@ Operand = Value | Scalar
 
 
 def _is_complex(*arguments: Any) -> bool:
-    return any(
-        isinstance(a, complex) or (isinstance(a, Value) and dtype_of_value(a).kind == "complex") for a in arguments
-    )
+    return any(isinstance(a, complex) or (isinstance(a, Value) and dtype_of_value(a).kind == "complex") for a in arguments)
 
 
 def _exact(number: Any, dtype: DType) -> bool:
@@ -101,7 +99,11 @@ def gelu(n: TorchNode, x: Value, approximate: str) -> Imported:
 
 @aten("aten.leaky_relu.default")
 def leaky_relu(n: TorchNode, x: Value, slope: Scalar) -> Imported:
-    return n.add("leaky_relu", x, alpha=float(slope)) if isinstance(slope, (int, float)) else Decline("the slope is not a constant")
+    return (
+        n.add("leaky_relu", x, alpha=float(slope))
+        if isinstance(slope, (int, float))
+        else Decline("the slope is not a constant")
+    )
 
 
 @aten("aten.elu.default")

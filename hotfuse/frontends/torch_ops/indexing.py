@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotfuse.frontends.torch_node import Decline, Imported, TorchNode, aten, axis_of, dtype_of_value, rank_of, shape_of_value
+from hotfuse.frontends.torch_ops.movement import permuted
 from hotfuse.ir.graph import Value
+from hotfuse.ir.op import broadcast_shapes
 from hotfuse.ir.types import I64
 
 _SCALAR = Decline("of a scalar")
@@ -26,21 +28,24 @@ def index_select(n: TorchNode, x: Value, dim: int, index: Value) -> Imported:
 
 @aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(n: TorchNode, x: Value, indices: Sequence[Value | None]) -> Imported:
-    """One index along one axis is a gather; leading indices of one shape are places of several numbers each."""
+    """One index along one axis is a gather; indices of neighbouring axes are places of several numbers each."""
     given = [(axis, value) for axis, value in enumerate(indices) if value is not None]
     if not given or any(not dtype_of_value(v).is_integer for _, v in given):
         return Decline("a mask chooses the elements")
     if len(given) == 1:
         ((axis, places),) = given
         return n.add("gather", x, places, axis=axis)
-    if [axis for axis, _ in given] != list(range(len(given))):
-        return Decline("several indices that do not lead")
-    from hotfuse.ir.op import broadcast_shapes
-
+    first, count, rank = given[0][0], len(given), rank_of(x)
+    if [axis for axis, _ in given] != list(range(first, first + count)):
+        return Decline("indices of axes that are apart")
     shape = broadcast_shapes(*(shape_of_value(v) for _, v in given))
     assert shape is not None
     parts = [n.add("unsqueeze", n.add("expand", n.cast(v, I64), n.dims(shape)), axes=(len(shape),)) for _, v in given]
-    return n.add("gather_nd", x, n.add("concat", *parts, axis=len(shape)), batch_dims=0)
+    places = n.add("concat", *parts, axis=len(shape))
+    leading = permuted(n, x, (*range(first, first + count), *range(first), *range(first + count, rank)))
+    found = n.add("gather_nd", leading, places, batch_dims=0)
+    wide = len(shape)
+    return permuted(n, found, (*range(wide, wide + first), *range(wide), *range(wide + first, wide + rank - count)))
 
 
 @aten("aten.gather.default")

@@ -22,7 +22,13 @@ from hotfuse.ir.types import I64, TensorType
 END = (1 << 62) - 1  # at or past this, the end of a slice means the end of the axis
 
 
-@aten("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.view_copy.default", "aten._reshape_copy.default")
+@aten(
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten._unsafe_view.default",
+    "aten.view_copy.default",
+    "aten._reshape_copy.default",
+)
 def reshape(n: TorchNode, x: Value, size: Sequence[Any]) -> Imported:
     return n.add("reshape", x, n.dims(n.shape), allow_zero=True)
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hotfuse.frontends.torch_node import Decline, Imported, TorchNode, aten, axis_of, dtype_of_value, opmath, rank_of, shape_of_value
+from hotfuse.frontends.torch_node import (
+    Decline,
+    Imported,
+    TorchNode,
+    aten,
+    axis_of,
+    dtype_of_value,
+    opmath,
+    rank_of,
+    shape_of_value,
+)
 from hotfuse.ir.graph import Value
 from hotfuse.ir.types import BOOL, F64, numel
 

@@ -45,7 +45,10 @@ EAGER["reduce_all"] = _fold(torch.all, keepdims=False)
 
 @eager("reduce_prod")
 def reduce_prod(node: Node, values: Sequence[Value]) -> Function | None:
-    axes, keep = sorted((a % rank_of(values[0]) for a in _axes(node, values[0])), reverse=True), node.attrs.get("keepdims", True)
+    axes, keep = (
+        sorted((a % rank_of(values[0]) for a in _axes(node, values[0])), reverse=True),
+        node.attrs.get("keepdims", True),
+    )
 
     def run(x: Tensor) -> Tensor:
         for axis in axes:

@@ -1,0 +1,302 @@
+"""Every guard, flipped after a capture, gives eager's answer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import parametrize
+
+import hotfuse
+from hotfuse.frontends.torch_watch import ModuleWatch
+from hotfuse.runtime.torch_class import ServedClass, serve
+from hotfuse.runtime.torch_guard import axis_order, read_call
+
+FLAG = 1
+X = torch.randn(3, 4)
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x * FLAG
+
+
+class Part(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if self.training else x
+
+
+class Weathercock(torch.nn.Module):
+    """Its answer depends on everything that a guard must watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.part = Part()
+        self.gain = 2
+        self.table = {"shift": 1.0, "deep": [0, 0]}
+        self.config = SimpleNamespace(flip=False, nested=SimpleNamespace(power=1))
+        self.mask = torch.ones(4)
+        self.kept = [torch.tensor([1.0, 2.0, 3.0, 4.0])]
+        self.register_buffer("bias", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor, other: Any = None, scale: Any = 1) -> Any:
+        y = self.part(self.linear(x)) * self.gain + self.table["shift"] + sum(self.table["deep"])
+        y = -y if self.config.flip else y
+        y = y**self.config.nested.power * scale * self.mask + self.bias + self.kept[0]
+        y = y + 7 if torch.is_grad_enabled() else y
+        y = y + 11 if torch.is_inference_mode_enabled() else y
+        y = y + torch.ones(()).element_size()
+        y = y + 13 if torch.are_deterministic_algorithms_enabled() else y
+        y = y + other if isinstance(other, torch.Tensor) else y + 3 if other is not None else y
+        return {"y": helper(y), "same": x}
+
+
+@functools.cache
+def capture() -> ServedClass:
+    """One real capture; models of the same construction share its program."""
+    fast = hotfuse.compile(Weathercock().eval(), wait=True, capture="blocking")
+    with torch.no_grad():
+        fast(X)
+    (served,) = fast._hotfuse.controller.classes
+    return served
+
+
+@contextlib.contextmanager
+def captured() -> Any:
+    """A model and its compiled twin, captured for one class of calls and never again."""
+    torch.manual_seed(0)
+    model = Weathercock().eval()
+    fast = hotfuse.compile(model, wait=True, capture="blocking", max_captures=1)
+    first = capture()
+    guard = replace(first.guard, watch=ModuleWatch(model))
+    fast._hotfuse.controller.classes = (serve(model, guard, first.captured, fast._hotfuse.config),)
+    with torch.no_grad():
+        check(model, fast, X)
+    assert fast.report().answered == 1, fast.report()
+    yield model, fast, X
+
+
+def check(model: Any, fast: Any, *args: Any, **kwargs: Any) -> None:
+    want, got = model(*args, **kwargs), fast(*args, **kwargs)
+    torch.testing.assert_close(got["y"], want["y"])
+    assert got["y"].requires_grad == want["y"].requires_grad
+    assert got["same"] is args[0]
+
+
+def flip_global(model: Any) -> None:
+    global FLAG
+    FLAG = 5
+
+
+def replace_helper(model: Any) -> None:
+    globals()["helper"] = lambda x: x * 9
+
+
+FLIPS: dict[str, Callable[[Any], Any]] = {
+    "training flag": lambda m: m.part.train(),
+    "training of all": lambda m: m.train(),
+    "number": lambda m: setattr(m, "gain", 3),
+    "number's type": lambda m: setattr(m, "gain", 2.0),
+    "dictionary": lambda m: m.table.update(shift=4.0),
+    "nested list": lambda m: m.table["deep"].append(5),
+    "configuration": lambda m: setattr(m.config, "flip", True),
+    "nested configuration": lambda m: setattr(m.config.nested, "power", 2),
+    "new attribute": lambda m: setattr(m, "forward", lambda x: {"y": x, "same": x}),
+    "deleted attribute": lambda m: setattr(m, "config", SimpleNamespace(flip=True, nested=m.config.nested)),
+    "submodule replaced": lambda m: setattr(m, "part", torch.nn.ReLU()),
+    "submodule's class": lambda m: setattr(m.part, "__class__", torch.nn.Identity),
+    "forward hook": lambda m: m.part.register_forward_hook(lambda module, args, out: out + 100),
+    "forward pre-hook": lambda m: m.part.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+    "parametrization": lambda m: parametrize.register_parametrization(m.linear, "weight", torch.nn.Tanh()),
+    "tensor attribute replaced": lambda m: setattr(m, "mask", torch.zeros(4)),
+    "tensor attribute in place": lambda m: m.mask.fill_(3.0),
+    "tensor in a list": lambda m: m.kept[0].mul_(2.0),
+    "tensor in a list replaced": lambda m: m.kept.__setitem__(0, torch.ones(4)),
+    "buffer": lambda m: m.bias.add_(1.0),
+    "parameter replaced": lambda m: setattr(m.linear, "weight", torch.nn.Parameter(torch.ones(4, 4))),
+    "parameter of another shape": lambda m: setattr(m.linear, "bias", None),
+    "requires_grad": lambda m: m.requires_grad_(False),
+    "global number": flip_global,
+    "global function": replace_helper,
+}
+
+
+@pytest.mark.parametrize("flip", list(FLIPS))
+def test_flipping_the_module_gives_eagers_answer(flip: str) -> None:
+    before = FLAG, helper
+    try:
+        with captured() as (model, fast, x), torch.no_grad():
+            FLIPS[flip](model)
+            check(model, fast, x)
+            check(model, fast, x)
+    finally:
+        globals()["FLAG"], globals()["helper"] = before
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def deterministic() -> Any:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def global_hook() -> Any:
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, out: out + 50 if isinstance(module, Part) else None
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "grad": torch.enable_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "default dtype": lambda: default_dtype(torch.float64),
+    "deterministic": deterministic,
+    "function mode": lambda: torch.overrides.TorchFunctionMode(),
+    "dispatch mode": lambda: torch.utils._python_dispatch.TorchDispatchMode(),
+    "global hook": global_hook,
+}
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_flipping_a_mode_gives_eagers_answer(mode: str) -> None:
+    with captured() as (model, fast, x), torch.no_grad(), MODES[mode]():
+        check(model, fast, x)
+        check(model, fast, x)
+
+
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "keyword": ((X,), {"scale": 2}),
+    "keyword's type": ((X,), {"scale": True}),
+    "float for int": ((X,), {"scale": 1.0}),
+    "negative zero": ((X,), {"scale": -0.0}),
+    "tensor for None": ((X, torch.ones(4)), {}),
+    "string": ((X, "word"), {}),
+    "object": ((X, object()), {}),
+    "set": ((X, {1, 2}), {}),
+    "structure": ((X, [1]), {}),
+    "dtype": ((X.double().float().requires_grad_(False).half().float(),), {}),
+    "batch of 1": ((X[:1],), {}),
+    "empty": ((X[:0],), {}),
+    "rank": ((X.reshape(1, 3, 4),), {}),
+    "transposed": ((torch.randn(4, 3).t(),), {}),
+    "gaps": ((torch.randn(3, 8)[:, ::2],), {}),
+    "expanded": ((torch.randn(4).expand(3, 4),), {}),
+    "aliased": ((X, X), {}),
+    "overlapping": ((X, X[:1]), {}),
+    "subclass": ((X.as_subclass(type("Odd", (torch.Tensor,), {})),), {}),
+    "parameter": ((torch.nn.Parameter(X.clone(), requires_grad=False),), {}),
+}
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_other_arguments_give_eagers_answer(name: str) -> None:
+    args, kwargs = CALLS[name]
+    with captured() as (model, fast, _), torch.no_grad():
+        check(model, fast, *args, **kwargs)
+        check(model, fast, *args, **kwargs)
+
+
+def test_a_changed_module_is_captured_again() -> None:
+    model = Weathercock().eval()
+    fast = hotfuse.compile(model, wait=True, capture="blocking")
+    with torch.no_grad():
+        for change in (lambda: None, lambda: model.part.train(), lambda: model.kept[0].mul_(2), lambda: model.part.eval()):
+            change()
+            check(model, fast, X)
+    assert fast.report().answered == 4
+    assert len(fast.report().classes) == 4
+
+
+def test_gradients_flow_through_the_module_itself() -> None:
+    with captured() as (model, fast, x):
+        got = torch.autograd.grad(fast(x)["y"].sum(), list(model.linear.parameters()))
+        want = torch.autograd.grad(model(x)["y"].sum(), list(model.linear.parameters()))
+        for g, w in zip(got, want, strict=True):
+            torch.testing.assert_close(g, w)
+        leaf = x.clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(fast(leaf)["y"].sum(), [leaf])
+        assert gradient.shape == x.shape
+        assert "gradients" in fast.report().why or fast.report().answered == 1
+
+
+def test_vmap_jit_tracing_and_fx_see_the_module() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval().requires_grad_(False)
+    fast = hotfuse.compile(model, wait=True, capture="blocking")
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(fast(x), model(x))
+    answered = fast.report().answered
+    assert answered == 1
+    torch.testing.assert_close(torch.vmap(fast)(x[None]), model(x)[None])
+    torch.testing.assert_close(torch.jit.trace(fast, x)(x), model(x))
+    tangent = torch.func.jvp(lambda v: fast(v), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(tangent, torch.func.jvp(lambda v: model(v), (x,), (torch.ones_like(x),))[1])
+    torch.testing.assert_close(torch.compile(fast, backend="eager")(x), model(x))
+    assert fast.report().answered == answered
+
+
+def test_a_guard_miss_names_its_reason() -> None:
+    with captured() as (model, fast, x), torch.no_grad():
+        model.part.train()
+        fast(x)
+        (event, *_) = fast._hotfuse.events.of("guard.miss")
+        assert "training flag of part" in event.reason
+
+
+def test_one_capture_serves_1_8_and_3() -> None:
+    model = torch.nn.Linear(4, 2).eval()
+    fast = hotfuse.compile(model, wait=True, capture="blocking")
+    with torch.no_grad():
+        for batch in (1, 8, 3, 1):
+            x = torch.randn(batch, 4)
+            torch.testing.assert_close(fast(x), model(x))
+    assert fast.report().answered == 4
+    assert len(fast.report().classes) == 1
+
+
+def test_the_number_of_captures_is_bounded() -> None:
+    model = Weathercock().eval()
+    fast = hotfuse.compile(model, wait=True, capture="blocking", max_captures=2)
+    with torch.no_grad():
+        for scale in range(5):
+            check(model, fast, X, scale=scale)
+    assert len(fast.report().classes) == 2
+    assert fast.report().answered == 2
+
+
+def test_keywords_count_by_name_not_by_order() -> None:
+    a, b = torch.ones(2), torch.zeros(3)
+    first, second = read_call((), {"a": a, "b": b}), read_call((), {"b": b, "a": a})
+    assert (first.frame, first.shapes) == (second.frame, second.shapes)
+    assert [t.shape for t in second.leaves] == [(2,), (3,)]
+
+
+def test_axis_order() -> None:
+    assert axis_order(torch.empty(2, 3, 4)) == (0, 1, 2)
+    assert axis_order(torch.empty(2, 3, 4).permute(2, 0, 1)) == (1, 2, 0)
+    assert axis_order(torch.empty(2, 8)[:, ::2]) is None
+    assert axis_order(torch.empty(4).expand(2, 4)) is None
+    assert axis_order(torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)) == (0, 2, 3, 1)
