@@ -11,7 +11,8 @@ constants are declared again (by reference).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded, Unsupporte
 from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_node import IMPORTERS, ONNX_DTYPES, Decline, Imported, OnnxNode
 from hotfuse.frontends.onnx_tensor import NOWHERE, embed_external, sparse_constant, tensor_constant
-from hotfuse.ir.builder import GraphBuilder, infer_node
+from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.graph import Constant, Graph, Origin, Value
 from hotfuse.ir.op import OPS, FreshSymbols
@@ -135,6 +136,8 @@ def import_node(
         return import_nested(protos, types, env, builder, context)
 
     try:
+        if node.attribute:
+            _check_attributes(node, attribute_kinds(node.op_type, version, domain))
         attributes = {a.name: attribute_value(a, context) for a in node.attribute}
         seen = OnnxNode(node, version, builder, list(inputs), attributes, nested, context.depth)
         return _import(seen, domain, context)
@@ -153,7 +156,38 @@ def import_node(
         builder.origin = before
 
 
+@functools.lru_cache(maxsize=4096)
+def attribute_kinds(op_type: str, version: int, domain: str) -> Mapping[str, int]:
+    """The kind of each attribute an operator declares, numbered as in AttributeProto; none for an operator nobody knows."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}
+
+
+def _check_attributes(node: onnx.NodeProto, kinds: Mapping[str, int]) -> None:
+    """Refuse an attribute of another kind than its operator declares: an importer would take it for what it is not."""
+    A = onnx.AttributeProto
+    for attribute in node.attribute:
+        kind = kinds.get(attribute.name, attribute.type)
+        if kind != attribute.type and (kind, attribute.type) != (A.FLOAT, A.INT):  # a whole number will do for a number
+            names = A.AttributeType.Name
+            raise InvalidModel(f"attribute {attribute.name!r} must be {names(kind)}, not {names(attribute.type)}")
+
+
 def _import(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
+    mark = n.builder.mark()
+    try:
+        return _import_known(n, domain, context)
+    except HotfuseError:
+        if not any(v is not None and v.type is ANY for v in n.inputs):
+            raise
+        n.builder.undo(mark)
+        return _import_opaque(n, domain, "the type of an input is not known before it runs", context)
+
+
+def _import_known(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
     reason = "no operator here corresponds to it"
     importer = IMPORTERS.get((domain, n.op_type))
     if importer is not None:

@@ -31,6 +31,7 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 def import_exported(exported: Any, config: Config | None = None) -> CapturedProgram:
     """The program of an ExportedProgram, taken apart as far as the IR needs."""
     config = config or Config()
+    _refuse_unread_random(exported)
     exported = exported.run_decompositions(export_decompositions())
     signature = exported.graph_signature
     specs = {spec.arg.name: spec for spec in signature.input_specs}
@@ -61,6 +62,14 @@ def import_exported(exported: Any, config: Config | None = None) -> CapturedProg
         context.operators,
         tuple(context.opaque),
     )
+
+
+def _refuse_unread_random(exported: Any) -> None:
+    """torch drops random calls whose results nobody reads when it takes a program apart; eager's next random number would differ."""
+    for node in exported.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if node.op == "call_function" and not node.users and torch.Tag.nondeterministic_seeded in tags:
+            raise CaptureError(f"{node.target} draws random numbers that nobody reads; remove the call to capture this model")
 
 
 def _declare(node: fx.Node, builder: GraphBuilder, type: Type | None, spec: Any, constants: Mapping[str, Any]) -> Any:

@@ -43,7 +43,7 @@ class TensorInput:
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What to trace: the module, the leaves of `(args, kwargs)`, these with each leaf's number in its place, the call's modes."""
+    """What to trace: the module, the leaves of `(args, kwargs)`, these with leaves as numbers, and the call's modes."""
 
     module: Any
     leaves: tuple[Any, ...]

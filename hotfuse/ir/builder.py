@@ -195,9 +195,10 @@ def _may_be_sizes(type: Type) -> bool:
 def _bounded_type(type: Type, fresh: Callable[[], Dim]) -> Type:
     """The type, with a new symbol for every size whose expression has grown too large to be of use."""
     if isinstance(type, TensorType):
-        for dim in type.shape or ():
+        shape = type.shape or ()
+        for dim in shape:
             if not isinstance(dim, int) and not is_simple(dim):
-                return TensorType(type.dtype, tuple(d if isinstance(d, int) or is_simple(d) else fresh() for d in type.shape or ()))
+                return TensorType(type.dtype, tuple(d if isinstance(d, int) or is_simple(d) else fresh() for d in shape))
     return type
 
 

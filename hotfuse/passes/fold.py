@@ -63,14 +63,13 @@ def _as_constant(draft: Draft, value: Value, type: TensorType) -> Value | None:
 
 
 def _input_symbols(graph: Graph) -> set[str]:
-    """The sizes that a call tells: those that are a bare dim of an input or weight."""
+    """The sizes that a call tells: those that are a bare dim of an input or weight, or an input themselves."""
     found: set[str] = set()
     for name in (*graph.inputs, *graph.weights):
-        type = graph.type(name)
-        for dim in type.shape or () if isinstance(type, TensorType) else ():
-            symbol = _bare_symbol(dim)
-            if symbol is not None:
-                found.add(symbol.name)
+        value = graph.values[name]
+        shape = value.type.shape if isinstance(value.type, TensorType) else None
+        symbols = (_bare_symbol(dim) for dim in (*(shape or ()), *(value.contents or ())))
+        found.update(s.name for s in symbols if s is not None)
     return found
 
 

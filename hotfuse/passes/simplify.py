@@ -82,7 +82,7 @@ def reciprocal(draft: Draft, node: Node) -> Value | None:
 def power(draft: Draft, node: Node) -> Value | None:
     x, y = draft.inputs(node)
     exponent = draft.scalar(y)
-    if x is None or exponent is None:
+    if x is None or y is None or exponent is None or (is_float(y.type) and not is_float(x.type)):
         return None
     if exponent == 1:
         return x

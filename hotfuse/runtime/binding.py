@@ -135,7 +135,7 @@ def check_size(limit: int) -> Callable[[Node, Value], None]:
 
     def check(node: Node, value: Value) -> None:
         type = value.type
-        view = OPS[node.op].view and node.op != "expand"  # a broadcast takes no memory itself, but whoever reads it walks it all
+        view = OPS[node.op].view and node.op != "expand"  # a broadcast takes no memory, but whoever reads it walks it all
         if isinstance(type, TensorType) and type.is_static and not view:
             size = numel(type.shape or ()) * type.dtype.bytes
             if isinstance(size, int) and size > limit:

@@ -83,7 +83,7 @@ class ServedClass:
         return pytree.tree_unflatten(run_program(self.program, self.executor, call.leaves, weights), self._tree)
 
     def _constants_changed(self) -> bool:
-        """Whether a tensor whose values are part of the program is no longer what it was; then the program is of no more use."""
+        """Whether a tensor whose values are part of the program is no longer what it was; the program is then of no use."""
         assert self._constants is not None
         self._outdated = self._outdated or bool(self._constants.values(self.guard.watch.tensors)[1])
         return self._outdated

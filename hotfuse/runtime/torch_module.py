@@ -80,6 +80,8 @@ class _Compiled:
         pass
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # a compiler around us sees the module, and nothing of ours
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
         return self._hotfuse.controller.call(super().__call__, args, kwargs)  # type: ignore[attr-defined, misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -124,6 +126,8 @@ def compile_function(function: Callable[..., Any], config: Config) -> Callable[.
 
     @functools.wraps(function)
     def compiled(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         return inner.controller.call(function, args, kwargs)
 
     for name in _ADDED:

@@ -380,6 +380,33 @@ ATTACKS: dict[str, Attack] = {
     "undefined output": Attack(file([node("Relu", ["x"], ["z"])], X), "InvalidModel", "'y' is computed by no node"),
     "undefined in a branch": Attack(in_branch([node("Relu", ["ghost"], ["r"])]), "InvalidModel", "'ghost'"),
     "missing operand": Attack(file([node("Add", ["x"], ["y"])], X), "InvalidModel", "Add"),
+    # nodes that break their operator's rules; onnx's own inference ends the process on the first two
+    "RegexFullMatch of nothing known": Attack(
+        file([node("RegexFullMatch", ["x"], ["y"])], [onnx.ValueInfoProto(name="x")]),
+        "ExecutionError",
+        "RegexFullMatch",
+        X_FEED,
+    ),
+    "EyeLike of nothing": Attack(file([node("EyeLike", [""], ["y"], dtype=1)]), "InvalidModel", "EyeLike"),
+    "attribute of another kind": Attack(
+        file([node("LeakyRelu", ["x"], ["y"], alpha=[1, 2])], X), "InvalidModel", "'alpha' must be FLOAT, not INTS"
+    ),
+    "axis that is not there": Attack(file([node("Transpose", ["x"], ["y"], perm=[7])], X), "InvalidModel", "Transpose"),
+    "branch that is no graph": Attack(file([node("If", ["x"], ["y"], then_branch=1, else_branch=2)], X), "InvalidModel", "If"),
+    "node name that is no text": Attack(
+        lambda: model([node("Relu", ["x"], ["y"], name="name")], X).SerializeToString().replace(b"name", b"\xff\xfe\xfd\xfc"),
+        "InvalidModel",
+        "not text",
+    ),
+    "input name that is no text": Attack(
+        lambda: (
+            model([node("Relu", ["long"], ["y"])], [info("long", F32, [4])])
+            .SerializeToString()
+            .replace(b"long", b"\xff\xfe\xfd\xfc")
+        ),
+        "InvalidModel",
+        "not text",
+    ),
     # languages nobody speaks
     "opset 0": Attack(file([node("Relu", ["x"], ["y"])], X, opset=0), "InvalidModel", "opset 0"),
     "opset 9999": Attack(file([node("Relu", ["x"], ["y"])], X, opset=9999), "UnsupportedModel", "Upgrade onnx"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hotfuse
-from hotfuse.errors import InvalidModel
+from hotfuse.errors import InvalidModel, LimitExceeded
 from tests.frontends.oracle import agree, by_onnx, by_onnxruntime, model, operators
 
 RNG = np.random.default_rng(13)
@@ -109,6 +109,13 @@ def test_symmetric_coordinates() -> None:
 
 def test_resize_with_scales_from_data() -> None:
     agree("Resize", normal(1, 2, 4, 4), None, floats(1, 1, 2, 1.5), mode="linear")
+
+
+def test_scales_from_data_cannot_ask_for_too_much() -> None:
+    x, scales = normal(1, 1, 4, 4), floats(1, 1, 1e5, 1e5)
+    session = hotfuse.load(model("Resize", [x, None, scales], opset=18, outputs=1, constants=(), symbolic=False))
+    with pytest.raises(LimitExceeded, match="the limit is"):
+        session.run(None, {"x0": x, "x2": scales})
 
 
 def test_resize_of_opset_10_and_upsample() -> None:

@@ -215,6 +215,15 @@ def test_deform_conv_without_offsets_is_conv() -> None:
     np.testing.assert_allclose(OPS["deform_conv"].reference(x, w, offsets, bias, None, **attrs), plain, rtol=1e-5, atol=1e-5)
 
 
+def test_memory_that_is_not_contiguous_is_written_too() -> None:
+    x, w = normal(1, 3, 6, 6), normal(4, 3, 3, 3)
+    attrs = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+    expected = OPS["conv"].reference(x, w, None, **attrs)
+    memory = np.zeros((1, 4, 4, 8), np.float32)[..., ::2]
+    assert OPS["conv"].reference(x, w, None, **attrs, out=memory) is memory
+    assert same_bits(np.ascontiguousarray(memory), expected)
+
+
 # geometry
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hotfuse.ir.graph import Value
+from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.verify import verify
 from hotfuse.numerics import close_to_exact
 from hotfuse.passes import optimize
@@ -62,15 +62,13 @@ def test_matrix_products(product: Callable[[Spell, Value], Value]) -> None:
 
 
 def test_weights_get_their_arithmetic_as_nodes() -> None:
-    def build(dtype: str) -> Spell:
+    def build(dtype: str) -> Graph:
         s = Spell(dtype)
         x, w = s.input("x", (2, 4, 5, 5)), s.weight("w", W.shape)
         parameters = [s.weight(f"p{i}", (6,)) for i in range(4)]
-        s.result = s.batch_norm(s.conv(x, w, None, **CONV), *parameters, epsilon=1e-3)  # type: ignore[attr-defined]
-        return s
+        return s.builder.build([s.batch_norm(s.conv(x, w, None, **CONV), *parameters, epsilon=1e-3)])
 
-    narrow, wide = build("f32"), build("f64")
-    graph, exact = (s.builder.build([s.result]) for s in (narrow, wide))  # type: ignore[attr-defined]
+    graph, exact = build("f32"), build("f64")
     after = verify(optimize(graph))
     assert not ops(after)["batch_norm"]
     inputs = [*IMAGE, W, *(p.astype(np.float32) for p in STATISTICS)]

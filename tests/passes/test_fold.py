@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,17 @@ def test_sizes_that_are_no_bare_dim_of_an_input_stay() -> None:
     half = s.div(s.shape_of(x), s.ints(2))
     after = verify(fold_shapes(s.builder.build([half])))
     assert "dims" not in ops(after)
+
+
+def test_sizes_that_are_inputs_themselves_fold() -> None:
+    """A model may take a size as a plain integer; what is computed from it is then known with it."""
+    s = Spell()
+    s.input("x", (1,))
+    size = replace(s.input("n", (), "i64"), contents=(symbol("n"),))
+    s.builder.values["n"] = size
+    after = fold_shapes(s.builder.build([s.mul(size, s(2, "i64"))]))
+    assert ops(after) == {"dims": 1}
+    assert after.nodes[0].attrs["dims"] == (2 * symbol("n"),)
 
 
 def test_overflowing_size_arithmetic_stays_as_it_is() -> None:

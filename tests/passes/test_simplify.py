@@ -128,6 +128,14 @@ def test_integers() -> None:
     assert ops(after) == {"mul": 1, "div": 1}  # integer division is not a product
 
 
+def test_integers_to_a_float_power_stay() -> None:
+    """pow goes through floats there: 2**53 + 1 does not come back from them."""
+    s = Spell("i64")
+    x = s.input("x", (2,))
+    graph = s.builder.build([s.pow(x, s(1.0, "f64")), s.pow(x, s(2.0, "f64"))])
+    assert ops(keeps_bits(graph, np.array([(1 << 53) + 1, 3]))) == {"pow": 2}
+
+
 def test_split_into_one() -> None:
     s = Spell()
     x = s.input("x", (4,))

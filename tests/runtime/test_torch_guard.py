@@ -169,14 +169,26 @@ def global_hook() -> Any:
         handle.remove()
 
 
+class DoublingFunctions(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.nn.functional.linear else result
+
+
+class DoublingDispatch(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.ops.aten.addmm.default else result
+
+
 MODES: dict[str, Callable[[], Any]] = {
     "grad": torch.enable_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "default dtype": lambda: default_dtype(torch.float64),
     "deterministic": deterministic,
-    "function mode": lambda: torch.overrides.TorchFunctionMode(),
-    "dispatch mode": lambda: torch.utils._python_dispatch.TorchDispatchMode(),
+    "function mode": DoublingFunctions,
+    "dispatch mode": DoublingDispatch,
     "global hook": global_hook,
 }
 
@@ -254,8 +266,8 @@ def test_vmap_jit_tracing_and_fx_see_the_module() -> None:
     torch.testing.assert_close(torch.jit.trace(fast, x)(x), model(x))
     tangent = torch.func.jvp(lambda v: fast(v), (x,), (torch.ones_like(x),))[1]
     torch.testing.assert_close(tangent, torch.func.jvp(lambda v: model(v), (x,), (torch.ones_like(x),))[1])
-    torch.testing.assert_close(torch.compile(fast, backend="eager")(x), model(x))
     assert fast.report().answered == answered
+    torch.testing.assert_close(torch.compile(fast, backend="eager")(x), model(x))
 
 
 def test_a_guard_miss_names_its_reason() -> None:

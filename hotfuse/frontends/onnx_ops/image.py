@@ -8,6 +8,8 @@ import numpy as np
 
 from hotfuse.errors import InvalidModel
 from hotfuse.frontends.onnx_node import Decline, Imported, OnnxNode, onnx_op
+from hotfuse.ir.builder import int64
+from hotfuse.ir.types import F64, I64
 
 
 @onnx_op("Resize")
@@ -45,7 +47,11 @@ def _resized(n: OnnxNode, rank: int, scales_at: int, sizes_at: int | None, **att
         return n.add("resize", n.input(0), region, None, n.input(sizes_at), axes=axes, **attrs)
     scales = n.constant_of(scales_at)
     if scales is None:
-        return n.add("resize", n.input(0), region, n.input(scales_at), axes=axes, **attrs)
+        # the sizes are written out, so that they can be checked before anything is allocated
+        before = n.add("gather", n.add("shape_of", n.input(0)), n.constant(int64(*axes)), axis=0)
+        exact = n.add("mul", n.add("cast", before, to=F64), n.add("cast", n.input(scales_at), to=F64))
+        sizes = n.add("cast", n.add("floor", exact), to=I64)
+        return n.add("resize", n.input(0), region, n.input(scales_at), sizes, axes=axes, **attrs)
     return _by_factors(n, axes, scales, region, **attrs)
 
 

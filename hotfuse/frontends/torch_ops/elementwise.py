@@ -1,7 +1,7 @@
 """Elementwise ATen operators: torch's type promotion made explicit, then one IR node each.
 
-A half-precision tensor and a Python number are computed in float32 and rounded once, as torch does: the number itself is never
-rounded to half precision.
+A half-precision tensor times or over a Python number is computed in float32 and rounded once: there torch does not round the number
+itself to half precision. Everywhere else it does.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hotfuse.ir.graph import Value
 from hotfuse.ir.types import BOOL, DType
 
 _COMPLEX = Decline("complex arithmetic is run by torch")
+_KEEPS_NUMBERS = ("mul", "div")
 Operand = Value | Scalar
 
 
@@ -43,11 +44,10 @@ def _exact(number: Any, dtype: DType) -> bool:
 
 
 def apply(n: TorchNode, op: str, operands: tuple[Operand, ...], dtype: DType, **attrs: Any) -> Value:
-    """One elementwise node computed in `dtype` (wider where a number would be rounded)."""
+    """One elementwise node computed in `dtype` (wider where torch keeps a number as it is)."""
     wide = opmath(dtype)
-    if wide != dtype and not all(_exact(a, dtype) for a in operands):
-        result = n.add(op, *(n.operand(a, wide) for a in operands), **attrs)
-        return n.cast(result, dtype) if dtype_of_value(result) == wide else result
+    if op in _KEEPS_NUMBERS and wide != dtype and not all(_exact(a, dtype) for a in operands):
+        return n.cast(n.add(op, *(n.operand(a, wide) for a in operands), **attrs), dtype)
     return n.add(op, *(n.operand(a, dtype) for a in operands), **attrs)
 
 

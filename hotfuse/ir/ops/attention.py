@@ -32,7 +32,6 @@ def attention(
     causal: bool = False,
     align: str = "start",
     softcap: float = 0.0,
-    out: Array | None = None,
 ) -> Array:
     (batch, heads, queries, size), (_, kv_heads, keys, _) = q.shape, k.shape
     grouped = (q * q.dtype.type(size**-0.5 if scale is None else scale)).reshape(batch, kv_heads, -1, size)
@@ -50,9 +49,8 @@ def attention(
     weights = _softmax_or_zero(scores)
     if hidden is not None and hidden.any():  # a mask of -inf hides NaN scores too
         np.copyto(weights, q.dtype.type(0), where=hidden)
-    shape = (batch, heads, queries, v.shape[-1])
-    grouped_out = None if out is None else out.reshape(batch, kv_heads, -1, v.shape[-1])
-    return np.matmul(weights.reshape(batch, kv_heads, -1, keys), v, out=grouped_out).reshape(shape)
+    result: Array = np.matmul(weights.reshape(batch, kv_heads, -1, keys), v)
+    return result.reshape(batch, heads, queries, v.shape[-1])
 
 
 def _softmax_or_zero(scores: Array) -> Array:

@@ -79,6 +79,8 @@ def _sizes_and_factors(
     if wanted is None:
         assert factors is not None
         return [int(scaled_size(b, f)) for b, f in zip(before, factors, strict=True)], list(factors)  # type: ignore[arg-type]
+    if factors is not None:
+        return list(wanted), list(factors)
     ratios = [w / b for w, b in zip(wanted, before, strict=True)]
     if aspect == "stretch":
         return list(wanted), ratios
@@ -206,7 +208,7 @@ def _resize_samples() -> list[Sample]:
 define(
     OpDef(
         "resize", _resize_infer, resize, Pattern.WINDOW,
-        "interpolate some axes to other sizes: by `factors` or the scales input, or to the sizes input",
+        "interpolate some axes: by `factors`, or to the sizes input (scales then say how places are mapped)",
         flops=lambda call, types: 8 * size_of(types), samples=_resize_samples,
     )
 )  # fmt: skip

@@ -39,13 +39,12 @@ def _fold(
             x[(*along, slice(t * dilations[i], t * dilations[i] + (counts[i] - 1) * strides[i] + 1, strides[i]))]
             for t in range(kernel[i])
         ]
-        target = out if i == 0 else None
-        if len(views) == 1:
-            x = np.copyto(target, views[0]) or target if target is not None else views[0]  # type: ignore[func-returns-value]
-            continue
-        x = function(views[0], views[1], out=target)
+        x = views[0] if len(views) == 1 else function(views[0], views[1], out=out if i == 0 else None)
         for view in views[2:]:
             function(x, view, out=x)
+    if out is not None and x is not out:
+        np.copyto(out, x)
+        return out
     return x
 
 

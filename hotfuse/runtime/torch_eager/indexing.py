@@ -35,6 +35,12 @@ def gather(node: Node, values: Sequence[Value]) -> Function:
     return by_row
 
 
+def _from_front(indices: Tensor, size: int) -> Tensor:
+    """Places counted from the front; torch's gather and scatter know no others."""
+    places = _places(indices)
+    return torch.where(places < 0, places + size, places)
+
+
 @eager("gather_elements")
 def gather_elements(node: Node, values: Sequence[Value]) -> Function:
     axis = node.attrs["axis"]
@@ -42,9 +48,8 @@ def gather_elements(node: Node, values: Sequence[Value]) -> Function:
     def run(x: Tensor, indices: Tensor) -> Tensor:
         try:
             return torch.gather(x, axis, _places(indices))
-        except RuntimeError:  # places counted from the end
-            places = _places(indices)
-            return torch.gather(x, axis, torch.where(places < 0, places + x.shape[axis], places))
+        except RuntimeError:
+            return torch.gather(x, axis, _from_front(indices, x.shape[axis]))
 
     return run
 
@@ -59,11 +64,17 @@ def gather_nd(node: Node, values: Sequence[Value]) -> Function | None:
 @eager("scatter_elements")
 def scatter_elements(node: Node, values: Sequence[Value]) -> Function | None:
     axis, reduction = node.attrs["axis"], node.attrs.get("reduction", "none")
-    if reduction == "none":
-        return lambda x, indices, updates: torch.scatter(x, axis, _places(indices), updates)
-    if reduction == "add":
-        return lambda x, indices, updates: torch.scatter_add(x, axis, _places(indices), updates)
-    return None
+    function = {"none": torch.scatter, "add": torch.scatter_add}.get(reduction)
+    if function is None or not rank_of(values[0]):
+        return None
+
+    def run(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        try:
+            return function(x, axis, _places(indices), updates)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return function(x, axis, _from_front(indices, x.shape[axis]), updates)  # type: ignore[no-any-return]
+
+    return run
 
 
 @eager("topk")

@@ -94,7 +94,7 @@ def concat(node: Node, values: Sequence[Value]) -> Function:
 @eager("split")
 def split(node: Node, values: Sequence[Value]) -> Function | None:
     axis, sizes = node.attrs["axis"], node.attrs.get("sizes")
-    if sizes is None or len(values) > 1:
+    if not isinstance(sizes, tuple) or len(values) > 1:
         return None
     parts = list(sizes)
     return lambda x: x.split(parts, axis)
