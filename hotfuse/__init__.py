@@ -16,12 +16,13 @@ from hotfuse.errors import HotfuseError
 
 if TYPE_CHECKING:
     from hotfuse.runtime.session import Session
+    from hotfuse.runtime.torch_exported import ExportedModel
 
 __version__ = "0.1.0"
 __all__ = ["Config", "HotfuseError", "compile", "load"]
 
 
-def load(source: Any, config: Config | None = None, **options: Any) -> Session:
+def load(source: Any, config: Config | None = None, **options: Any) -> Session | ExportedModel:
     """Load a model for inference: a path to .onnx or .pt2, bytes of an ONNX model, or an `onnx.ModelProto`."""
     from hotfuse.entry import load_model
 

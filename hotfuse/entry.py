@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config, resolve
 from hotfuse.ir.graph import Graph
@@ -14,8 +14,11 @@ from hotfuse.passes import optimize
 from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.session import Session
 
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_exported import ExportedModel
 
-def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
+
+def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Session | ExportedModel:
     chosen = resolve(config, options)
     if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".pt2"):
         from hotfuse.frontends.torch_archive import load_archive

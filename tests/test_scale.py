@@ -88,7 +88,7 @@ def test_ten_thousand_and_a_hundred_thousand_nodes() -> None:
 def test_time_grows_with_the_nodes_and_no_faster() -> None:
     load_verify_plan(blocks(100))  # imports and caches
     small = min(load_verify_plan(blocks(10_000))[0] for _ in range(3))
-    large = load_verify_plan(blocks(100_000))[0]
+    large = min(load_verify_plan(blocks(100_000))[0] for _ in range(2))
     print(f"ten times the nodes take {large / small:.1f} times as long")
     assert large <= 12 * small
 

@@ -1,9 +1,9 @@
 """torch's own operator tests (OpInfo), float32 on the CPU, first sample of each, through `torch.compile(backend="hotfuse")`.
 
-An entry is right when its results equal eager's by these rules, strictest first: bit-equal; or, for floats, no further from the
-float64 result than twice eager's distance plus a tenth of torch's tolerance for the type, and within torch's tolerance of eager.
-It has reached our compiler when that was called and made a plan; a right answer without that is vacuous and counted apart. (The plan is
-empty where the operator returns its own input or a view of it, which AOTAutograd answers by itself.)
+An entry is right when its results are eager's bits; floats of operators that compute may instead be within torch's tolerance of
+eager and no further from the float64 result than twice eager's distance plus a tenth of that tolerance. It has reached our compiler when that was called and made a plan; a right answer without that is vacuous and
+counted apart. (The plan is empty where the operator returns its own input or a view of it, which AOTAutograd answers by
+itself.)
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _call(op: Any, sample: Any, function: Callable[..., Any], gradients: bool) -
     args, kwargs = pytree.tree_map(_copied, ((sample.input, *sample.args), dict(sample.kwargs)))
     torch.manual_seed(1)
     result = function(*args, **kwargs)
-    leaves = [leaf for leaf in pytree.tree_leaves(result)]
+    leaves = list(pytree.tree_leaves(result))
     if not gradients:
         return leaves
     roots = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad and t.is_floating_point()]
@@ -192,11 +192,10 @@ def judge(expected: list[Any], found: list[Any], exact: Callable[[], list[Any] |
             continue
         if not theirs.is_floating_point() and not theirs.is_complex():
             return f"result {i} differs from eager, and must be equal"
-        if not torch.allclose(theirs, ours, rtol=RTOL, atol=ATOL, equal_nan=True):
-            wide = wide or exact()
-            if wide is None or not closer_to_exact(wide[i], theirs, ours):
-                worst = (theirs - ours).abs().nan_to_num(0).max()
-                return f"result {i} is off by {worst:.3g}"
+        wide = wide or exact()
+        close = torch.allclose(theirs, ours, rtol=RTOL, atol=ATOL, equal_nan=True)
+        if not close or (wide is not None and closer_to_exact(wide[i], theirs, ours) is False):
+            return f"result {i} is off by {(theirs - ours).abs().nan_to_num(0).max():.3g}"
     return None
 
 
@@ -206,11 +205,11 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) or bool(torch.all((a == b) | ((a != a) & (b != b))))
 
 
-def closer_to_exact(exact: Any, theirs: torch.Tensor, ours: torch.Tensor) -> bool:
-    """The float64 rule: our distance from the exact result against eager's."""
+def closer_to_exact(exact: Any, theirs: torch.Tensor, ours: torch.Tensor) -> bool | None:
+    """The float64 rule: our distance from the exact result against eager's; None where there is no finite exact result."""
     if not isinstance(exact, torch.Tensor) or exact.shape != ours.shape or exact.is_complex() != ours.is_complex():
-        return False
+        return None
     if not torch.isfinite(torch.view_as_real(exact) if exact.is_complex() else exact).all():
-        return False
+        return None
     mine, reference = ((t.to(exact.dtype) - exact).abs().square().mean().sqrt() for t in (ours, theirs))
     return bool(mine <= 2 * reference + ATOL / 10)

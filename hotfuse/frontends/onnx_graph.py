@@ -466,6 +466,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension, fresh: Callable[[], Dim], name: s
             raise InvalidModel(f"value {name!r} has the negative size {dim.dim_value}")
         return int(dim.dim_value)
     if dim.dim_param:
+        if not isinstance(dim.dim_param, str):
+            raise InvalidModel(f"value {name!r} has a size whose name is not text (UTF-8)")
         return symbol(_symbol_name(dim.dim_param))
     return fresh()
 

@@ -1,9 +1,9 @@
 """`.pt2` files: exported programs on disk, checked before torch reads them.
 
-Loading such a file can run code in five ways: pickled weights and constants, pickled example inputs, compiled libraries, size
-expressions (torch hands them to sympy, which evaluates text), and operator names that resolve to arbitrary functions. Files as
-`torch.export.save` writes them for ordinary models need none of these; everything else is refused before torch sees it. Entries must be
-stored uncompressed, as torch writes them, so that a file cannot unpack to more than its own size.
+Loading such a file can run code in five ways: pickled weights and constants, pickled example inputs, compiled libraries,
+size expressions (torch hands them to sympy, which evaluates text), and operator names that resolve to arbitrary functions.
+Files as `torch.export.save` writes them for ordinary models need none of these; everything else is refused before torch
+sees it. Entries must be stored uncompressed, as torch writes them, so that a file cannot unpack to more than its own size.
 """
 
 from __future__ import annotations

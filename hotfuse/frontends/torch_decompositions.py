@@ -1,4 +1,5 @@
-"""Which ATen operators are taken apart before import: the core decompositions, less what the IR knows whole and less what is random.
+"""Which ATen operators are taken apart before import: the core decompositions, less what the IR knows whole and less what
+is random.
 
 Random operators consume torch's generator exactly as eager does only if they are run as they are.
 """

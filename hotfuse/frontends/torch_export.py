@@ -1,7 +1,7 @@
 """Exported programs (`torch.export`) become captured programs.
 
-Parameters and buffers are the graph's weights, by their names in the module; lifted tensors are constants; what the model writes
-to buffers and inputs comes back as mutations.
+Parameters and buffers are the graph's weights, by their names in the module; lifted tensors are constants; what the model
+writes to buffers and inputs comes back as mutations.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def import_exported(exported: Any, config: Config | None = None) -> CapturedProg
 
 
 def _refuse_unread_random(exported: Any) -> None:
-    """torch drops random calls whose results nobody reads when it takes a program apart; eager's next random number would differ."""
+    """torch drops random calls whose results nobody reads when it takes a program apart; eager's next random number would
+    differ."""
     for node in exported.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if node.op == "call_function" and not node.users and torch.Tag.nondeterministic_seeded in tags:
@@ -109,7 +110,7 @@ def _mutation(spec: Any, leaf: OutputLeaf, places: Mapping[str, int]) -> Mutatio
 
 def _tree_text(tree: Any) -> str:
     try:
-        return pytree.treespec_dumps(tree)
+        return str(pytree.treespec_dumps(tree))
     except Exception as error:
         raise CaptureError(
             f"the model's output structure cannot be written down: {error}; register it with torch's pytree"

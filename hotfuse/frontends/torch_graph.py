@@ -26,8 +26,8 @@ from hotfuse.frontends.torch_control import import_control
 from hotfuse.frontends.torch_dim import dim_from_torch, is_unbacked
 from hotfuse.frontends.torch_node import IMPORTERS, Decline, Number, TorchNode, tensor_type, type_from_meta
 from hotfuse.frontends.torch_numbers import import_number
-from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.frontends.torch_template import Live, Template, encode
+from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import NO_FACTS, Expr
 from hotfuse.ir.graph import Constant, Graph, Origin, Value
@@ -35,13 +35,13 @@ from hotfuse.ir.op import FreshSymbols
 from hotfuse.ir.types import ANY, TensorType, Type, type_of
 
 IDENTITIES = {
-    "aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default",
-    "aten.lift_fresh.default", "aten.view_of.default", "prims.view_of.default", "aten.alias_copy.default",
-    "aten.detach_copy.default", "aten.lift.default",
+    "aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default",
+    "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.view_of.default", "prims.view_of.default",
+    "aten.alias_copy.default", "aten.detach_copy.default", "aten.lift.default",
 }  # fmt: skip
 CHECKS = {
-    "aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default", "aten._assert_tensor_metadata.default",
-    "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+    "aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default",
+    "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
 }  # fmt: skip
 
 
@@ -227,7 +227,8 @@ def _disagreement(result: Any, expected: Sequence[Type | None]) -> str | None:
         if value is None or type is None:
             continue
         found = tensor_type(value)
-        assert isinstance(type, TensorType) and type.shape is not None
+        assert isinstance(type, TensorType)
+        assert type.shape is not None
         if found.dtype != type.dtype or found.shape is None or len(found.shape) != len(type.shape):
             return f"inference gives {found}, tracing gave {type}"
         if any(NO_FACTS.decide(a, b) is False for a, b in zip(found.shape, type.shape, strict=True)):

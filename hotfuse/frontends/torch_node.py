@@ -1,8 +1,9 @@
 """What an ATen operator's importer sees: one call with its arguments in schema order, and the builder to write to.
 
-An importer is a function `(TorchNode, *arguments) -> Value | sequence of Values | Decline`, registered with `@aten("aten.mm.default")`. Its arguments
-are all of the operator's schema, defaults filled in. Tensors come as `Value`, sizes as dims, numbers that only running the model
-reveals as `Number`. Answering `Decline`, or raising an error of ours, leaves the node opaque with that reason.
+An importer is a function `(TorchNode, *arguments) -> Value | sequence of Values | Decline`, registered with
+`@aten("aten.mm.default")`. Its arguments are all of the operator's schema, defaults filled in. Tensors come as `Value`,
+sizes as dims, numbers that only running the model reveals as `Number`. Answering `Decline`, or raising an error of ours,
+leaves the node opaque with that reason.
 
 Torch promotes element types implicitly, the IR never does: importers cast to the type the computation has. The result's type is
 known from tracing (`meta["val"]`), and what an importer built is held against it.
@@ -114,7 +115,7 @@ class TorchNode:
             return self.cast(number.value, dtype)
         if isinstance(number, Expr):
             return self.cast(self.dims((number,), scalar=True), dtype)
-        if dtype.is_integer and (isinstance(number, float) and number != int(number) or not _fits(int(number), dtype)):
+        if not _fits(number, dtype):
             raise UnsupportedModel(f"{self.name}: the number {number} does not fit {dtype}")
         with np.errstate(over="ignore"):
             return self.constant(number, dtype)
@@ -124,9 +125,16 @@ class TorchNode:
         return self.cast(argument, dtype) if isinstance(argument, Value) else self.number(argument, dtype)
 
 
-def _fits(number: int, dtype: DType) -> bool:
+def _fits(number: int | float | complex, dtype: DType) -> bool:
+    """Whether a number can be an element of this type at all (rounding a fraction is fine, dropping one is not)."""
+    if isinstance(number, complex):
+        return dtype.kind == "complex"
+    if not dtype.is_integer:
+        return True
+    if isinstance(number, float) and not number.is_integer():
+        return False
     info = np.iinfo(dtype.numpy)
-    return bool(info.min <= number <= info.max)
+    return bool(info.min <= int(number) <= info.max)
 
 
 def tensor_type(value: Value) -> TensorType:

@@ -1,7 +1,8 @@
-"""What a traced graph returns: which results are graph outputs, which are the caller's own inputs, which are views or plain values.
+"""What a traced graph returns: which results are graph outputs, which are the caller's own inputs, which are views or plain
+values.
 
-Strides are no part of a value in the IR, but callers see them: each returned tensor's order of axes in memory is recorded here and
-restored when a call returns.
+Strides are no part of a value in the IR, but callers see them: each returned tensor's order of axes in memory is recorded
+here and restored when a call returns.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ VIEWS = {
 def collect_outputs(
     found: FxGraph, inputs: Mapping[fx.Node, int], written: Collection[int] = ()
 ) -> tuple[Graph, tuple[OutputLeaf, ...]]:
-    """The finished graph, and what each returned leaf is. `inputs` gives the place of each placeholder the caller owns; the results
+    """The finished graph, and what each returned leaf is. `inputs` gives the place of each placeholder the caller owns; the
+    results
     at the places `written` are written back somewhere, and always are graph outputs of their own."""
     outputs: list[Value] = []
     leaves = []

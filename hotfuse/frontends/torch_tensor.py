@@ -1,6 +1,7 @@
 """Torch tensors and ours: element types both ways, and arrays that share memory with a tensor.
 
-`to_numpy` and `to_torch` copy nothing on the CPU. Types that numpy lacks (bfloat16, the 8-bit floats) travel as integers of their width.
+`to_numpy` and `to_torch` copy nothing on the CPU. Types that numpy lacks (bfloat16, the 8-bit floats) travel as integers of
+their width.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def to_numpy(tensor: torch.Tensor) -> Array:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     dtype = dtype_from_torch(tensor.dtype)
     if dtype.name not in _NEED_CARRIER:
-        return tensor.numpy()
+        return np.asarray(tensor.numpy())
     carrier, _ = _CARRIERS[dtype.bytes]
-    return tensor.view(carrier).numpy().view(dtype.numpy)
+    return np.asarray(tensor.view(carrier).numpy().view(dtype.numpy))
 
 
 def to_torch(array: Any) -> torch.Tensor:

@@ -4,8 +4,8 @@ State: references to the dictionaries and containers of a module tree, with shal
 is hooked and nothing on the module changes; `changed` compares, mostly inside C loops (35 us for BERT-base's 228 modules).
 
 Watched: the classes of all submodules and which they are, training flags, every plain attribute (numbers of the user's own
-classes by value and type), the objects and containers reachable from attributes (configurations), hooks of any kind, and plain
-globals and functions that the modules' code names.
+classes by value and type), the objects and containers reachable from attributes (configurations), hooks of any kind, and the
+globals and closures that the model's code names.
 Tensors are not: parameters and buffers are read anew by each call.
 """
 
@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import enum
 import operator
-import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
+
+from hotfuse.frontends.torch_code import Owned, forward_functions, is_followed, is_library, read_code
 
 LIMIT = 20_000  # objects followed from one module; more than that is data, not configuration
 _DERIVED = {"_flat_weights", "_flat_weight_refs"}  # what recurrent modules make of their parameters, anew where needed
@@ -31,6 +32,7 @@ _LEAVES = (
     type(None), str, bytes, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, enum.Enum,
     torch.Tensor, torch.dtype, torch.device, torch.nn.Module,
 )  # fmt: skip
+_CONTENTS = operator.attrgetter("cell_contents")
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -48,6 +50,20 @@ class Exact:
 
     def __eq__(self, other: object) -> bool:
         return type(other) is self.type and other == self.number and (other != 0 or repr(other) == repr(self.number))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Same:
+    """Equals nothing but one object."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, value: Any) -> None:
+        self.object = value
+
+    def __eq__(self, other: object) -> bool:
+        return other is self.object
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -77,17 +93,27 @@ class ModuleWatch:
         self._children = [d["_modules"] for d in self._dicts]
         self._saved_children = [dict(c) for c in self._children]
         self.tensors: list[torch.Tensor] = []  # tensors in containers: their values are part of a capture
-        self.complete = False  # whether everything reachable is watched
+        self.complete = True  # whether everything reachable is watched
         self._containers: list[Any] = []
         self._saved_containers: list[Any] = []
+        self._seen: set[int] = set()
+        self._functions: list[Owned] = list(forward_functions(self._classes))
         named_dicts = list(zip(self._names, self._dicts, self._classes, strict=True))
-        exact = [(n, d, tuple(k for k in d if k not in _OWN)) for n, d, c in named_dicts if not _is_library(c.__module__)]
-        loose = [(n, d, tuple(k for k in d if k not in _OWN)) for n, d, c in named_dicts if _is_library(c.__module__)]
-        exact += [*self._follow(), *_globals_of(self._classes)]
-        tables = [*exact, *loose]
-        self._tables = [d for _, d, _ in tables if not _is_module_globals(d)]
+        exact = [(n, d, tuple(k for k in d if k not in _OWN)) for n, d, c in named_dicts if not is_library(c.__module__)]
+        loose = [(n, d, tuple(k for k in d if k not in _OWN)) for n, d, c in named_dicts if is_library(c.__module__)]
+        exact += self._follow([(f"{n}.{k}", v, c) for n, d, c in named_dicts for k, v in d.items() if k not in _OWN], False)
+        reads = read_code(self._functions)
+        exact += self._follow([(name, value, object) for name, value in reads.values()], True)
+        self._tables = [d for _, d, _ in (*exact, *loose)]
         self._sizes = list(map(len, self._tables))
+        exact += [(str(table.get("__name__")), table, tuple(sorted(names))) for table, names in reads.tables.values()]
         self._groups = [*_grouped(exact, _exact), *_grouped(loose, lambda value: value)]
+        self._cells = reads.cells
+        self._saved_cells = [_exact(value) for value in map(_CONTENTS, self._cells)]
+
+    def hooked(self) -> bool:
+        """Whether anybody listens in on the module's calls."""
+        return any(self._hooks)
 
     def changed(self) -> str:
         """What is different from when the watch began; "" if nothing is."""
@@ -104,43 +130,41 @@ class ModuleWatch:
                 if list(map(group.read, group.live)) != group.saved:
                     return _difference(group)
             if not all(map(operator.eq, self._containers, self._saved_containers)):
-                return "a container among the attributes changed"
+                return "a container among the attributes or globals changed"
+            if list(map(_CONTENTS, self._cells)) != self._saved_cells:
+                return "a variable of a closure changed"
         except Exception as error:  # attributes may compare as they like; one that cannot be compared has changed
             return f"an attribute changed ({type(error).__name__})"
         return ""
 
-    def _follow(self) -> Iterator[Table]:
-        """Objects and containers reachable from attributes, each once."""
-        seen: set[int] = set()
-        pending: list[tuple[str, Any]] = [
-            (f"{name}.{key}", value)
-            for name, d in zip(self._names, self._dicts, strict=True)
-            for key, value in d.items()
-            if key not in _OWN
-        ]
+    def _follow(self, pending: list[tuple[str, Any, type]], tensors: bool) -> list[Table]:
+        """The dictionaries of objects reachable from the given ones, each once; containers, tensors and functions are noted on
+        the way. Tensors at the start count only if `tensors` (a module's own are read live)."""
+        tables: list[Table] = []
         for _ in range(LIMIT):
             if not pending:
-                self.complete = True
-                return
-            name, value = pending.pop()
-            if isinstance(value, torch.Tensor) and not name.startswith("*"):
-                continue
-            name = name.lstrip("*")
-            if isinstance(value, torch.Tensor):
+                return tables
+            name, value, owner = pending.pop()
+            if isinstance(value, torch.Tensor) and (tensors or "[" in name):
                 self.tensors.append(value)
-            if isinstance(value, (*_LEAVES, *_NUMBERS)) or id(value) in seen:
+            if isinstance(value, types.MethodType):
+                value = value.__func__
+            if is_followed(value):
+                self._functions.append((value, owner))
+            if isinstance(value, (*_LEAVES, *_NUMBERS)) or id(value) in self._seen:
                 continue
-            seen.add(id(value))
+            self._seen.add(id(value))
             if isinstance(value, (list, dict, set, tuple, frozenset)):
-                items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
                 if not isinstance(value, (tuple, frozenset)):
                     self._containers.append(value)
                     self._saved_containers.append(_copy(value))
-                pending += [(f"*{name}[{key!r}]", item) for key, item in items]
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+                pending += [(f"{name}[{key!r}]", item, owner) for key, item in items]
             elif isinstance(getattr(value, "__dict__", None), dict):
-                state = value.__dict__
-                yield name, state, tuple(state)
-                pending += [(f"*{name}.{key}", item) for key, item in state.items()]
+                tables.append((name, value.__dict__, tuple(value.__dict__)))
+                pending += [(f"{name}[.{key}]", item, type(value)) for key, item in value.__dict__.items()]
+        self.complete = False
+        return tables
 
 
 def _copy(container: Any) -> Any:
@@ -153,6 +177,8 @@ def _copy(container: Any) -> Any:
 
 
 def _exact(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return Same(value)
     return Exact(value) if type(value) in (int, float, complex) else value
 
 
@@ -182,54 +208,3 @@ def _difference(group: Group) -> str:
                 what = "the training flag" if key == "training" else f"attribute {key!r}"
                 return f"{what} of {name} changed"
     return "an attribute changed"
-
-
-def _is_module_globals(table: dict[str, Any]) -> bool:
-    return "__builtins__" in table or "__spec__" in table
-
-
-def _globals_of(classes: Iterable[type]) -> Iterator[Table]:
-    """For each Python module: plain globals and functions that `forward` of the classes names, or what it calls does."""
-    found: dict[int, tuple[dict[str, Any], set[str]]] = {}
-    pending = [(f, c) for c in dict.fromkeys(classes) if not _is_library(c.__module__) for f in _functions(c, "forward")]
-    seen: set[tuple[int, type]] = set()
-    while pending and len(seen) < LIMIT:
-        function, owner = pending.pop()
-        if (id(function.__code__), owner) in seen:
-            continue
-        seen.add((id(function.__code__), owner))
-        table = function.__globals__
-        names = found.setdefault(id(table), (table, set()))[1]
-        for name in _names_in(function.__code__):
-            value = table.get(name)
-            if isinstance(value, types.FunctionType) and not _is_library(value.__module__ or ""):
-                pending.append((value, owner))
-            if name in table and isinstance(value, (str, *_NUMBERS, type(None), types.FunctionType)):
-                names.add(name)
-            pending += [(f, owner) for f in _functions(owner, name) if not _is_library(f.__module__ or "")]
-    for table, names in found.values():
-        if names:
-            yield str(table.get("__name__")), table, tuple(sorted(names))
-
-
-def _is_library(name: str) -> bool:
-    """Whether code is torch's, Python's or ours, which nobody changes between calls."""
-    root = name.partition(".")[0]
-    return root != "__main__" and (root in ("torch", "hotfuse") or root in sys.stdlib_module_names)
-
-
-def _functions(owner: type, name: str) -> Iterator[types.FunctionType]:
-    """The functions behind a method or property, decorators seen through."""
-    value: Any = getattr(owner, name, None)
-    value = getattr(value, "__func__", getattr(value, "fget", value))
-    while value is not None:
-        if isinstance(value, types.FunctionType):
-            yield value
-        value = getattr(value, "__wrapped__", None)
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)

@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 EVERYTHING = (-math.inf, math.inf)
 
 
-def bounds(draft: Draft, value: Value | None, depth: int = 16) -> Interval:
+def bounds(draft: Draft, value: Value | None, depth: int = 10) -> Interval:
     """Two numbers that every element lies between."""
     if value is None or depth == 0:
         return EVERYTHING

@@ -30,6 +30,7 @@ from hotfuse.ir.types import TensorType
 from hotfuse.passes.rewrite import Draft
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "equal"})
+DEEPEST_PRODUCT = 8  # nodes of one product on the way to a factor: long chains of products are no pattern of anybody's
 TOLERANCE = {"f64": 1e-6, "f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}
 
 
@@ -112,6 +113,7 @@ class _Matcher:
     def __init__(self, draft: Draft, root: Node) -> None:
         self.draft = draft
         self.root = root
+        self.depth = 0  # product nodes above the one being read
 
     def value(self, pattern: object, value: Value | None, edge: Edge, found: Match) -> Iterator[Match]:
         if value is None or pattern is None:
@@ -198,8 +200,13 @@ class _Matcher:
     def product(self, value: Value, factors: Sequence[Pattern], edge: Edge, found: Match) -> Iterator[tuple[float, Match]]:
         """Ways to read `value` as a number times the factors."""
         node = self.draft.producer.get(value.name)
-        if node is not None and node.op in ("mul", "div", "neg", "pow"):
-            yield from self.product_node(node, factors, _with_edge(found, edge, value.name))
+        if node is not None and node.op in ("mul", "div", "neg", "pow") and self.depth < DEEPEST_PRODUCT:
+            self.depth += 1
+            for result in self.product_node(node, factors, _with_edge(found, edge, value.name)):
+                self.depth -= 1
+                yield result
+                self.depth += 1
+            self.depth -= 1
         if len(factors) == 1:
             for after in self.value(factors[0], value, edge, found):
                 yield 1.0, after
@@ -237,6 +244,7 @@ class _Matcher:
             if scale is not None:
                 for rest, after in self.product(other, factors, (node.id, place), found):
                     yield rest * scale, after
+                return
         for size in range(1, len(factors)):
             for chosen in combinations(range(len(factors)), size):
                 left = [f for i, f in enumerate(factors) if i in chosen]

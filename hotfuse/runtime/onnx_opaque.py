@@ -26,7 +26,12 @@ def _evaluator(node: Node) -> Callable[..., Any]:
         ) from error
     model = onnx.ModelProto.FromString(node.attrs["proto"])
     names = [v.name for v in model.graph.input]
-    evaluator = ReferenceEvaluator(model)
+    try:
+        evaluator = ReferenceEvaluator(model)
+    except Exception as error:  # NotImplementedError for an operator it lacks; other kinds for a node that breaks its rules
+        raise UnsupportedModel(
+            f"{node.origin or node.id}: neither hotfuse nor onnx's reference evaluator can run {node.attrs.get('op_type')}: {error}"
+        ) from error
 
     def run(*values: Any) -> list[Any]:
         given = (v for v in values if v is not None)

@@ -1,8 +1,8 @@
 """The Dynamo backend: `torch.compile(model, backend="hotfuse")`.
 
-By default the graph that Dynamo traced answers as it is, at once. With `options={"wait": True}` (or HOTFUSE_WAIT=1) AOTAutograd
-hands over a functional forward graph and, for training, a backward graph; each becomes a plan that torch runs un-fused. Whatever
-fails on the way leaves Dynamo's own graph in place and an event in `EVENTS`; with `strict` it raises.
+By default the graph that Dynamo traced answers as it is, at once. With `options={"wait": True}` (or HOTFUSE_WAIT=1)
+AOTAutograd hands over a functional forward graph and, for training, a backward graph; each becomes a plan that torch runs
+un-fused. Whatever fails on the way leaves Dynamo's own graph in place and an event in `EVENTS`; with `strict` it raises.
 
 State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, the programs made, newest last (bounded).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import fx
 
@@ -37,7 +37,7 @@ def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[
     config = Config.from_environment(**dict(options or {}))
     if not config.wait or config.tier == 0:
         EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")
-        return gm.forward
+        return cast(Compiled, gm.forward)
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition
 
@@ -52,12 +52,12 @@ def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[
         decompositions=decompositions(),
     )
     try:
-        return compiler(gm, example_inputs)  # type: ignore[no-any-return]
+        return cast(Compiled, compiler(gm, example_inputs))
     except Exception as error:
         if config.strict:
             raise
         EVENTS.emit("backend.failed", "dynamo graph", f"{type(error).__name__}: {error}")
-        return gm.forward
+        return cast(Compiled, gm.forward)
 
 
 def _compile_or_keep(module: fx.GraphModule, part: str, config: Config) -> Compiled:
@@ -70,7 +70,7 @@ def _compile_or_keep(module: fx.GraphModule, part: str, config: Config) -> Compi
         if config.strict:
             raise
         EVENTS.emit("backend.failed", part, f"{type(error).__name__}: {error}")
-        return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+        return cast(Compiled, make_boxed_func(module.forward))
 
 
 def compile_graph(module: fx.GraphModule, config: Config, part: str = "inference") -> Compiled:

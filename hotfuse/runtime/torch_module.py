@@ -11,6 +11,7 @@ Added methods: `settle`, `report`, `explain`, `refresh`, `close` (each only wher
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import os
 import time
@@ -93,7 +94,13 @@ class _Compiled:
         return compile_module(copy.copy(inner.module), inner.config)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._hotfuse.module.__reduce_ex__(protocol)  # type: ignore[attr-defined]
+        module = self._hotfuse.module  # type: ignore[attr-defined]
+        make, args, *rest = module.__reduce_ex__(protocol)
+        if getattr(make, "__name__", "") == "__newobj__" and args == (
+            type(module),
+        ):  # pickle allows that form only for an object's own class
+            make, args = copyreg._reconstructor, (type(module), object, None)  # type: ignore[attr-defined]
+        return make, args, *rest
 
 
 def compile_model(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:

@@ -38,6 +38,10 @@ def takes_over(config: Config, served: ServedClass) -> bool:
     return config.wait or served.tier > 0
 
 
+class Postponed(CaptureError):
+    """A capture that did not come about because of how the module is now; the next call may ask again."""
+
+
 @dataclass
 class Family:
     """What the controllers of one model share. `budget` is how many captures its submodules may still ask for."""
@@ -148,6 +152,9 @@ class Controller:
         """Have the class of a call captured, unless something speaks against it. True if there may be something new to try."""
         if any(not takes_over(self.config, c) for c in self._candidates(call)) or call.frame in self.failed:
             return False
+        if self._watch is not None and self._watch.hooked():
+            self.last_miss = "a hook is registered"
+            return False
         if torch.is_grad_enabled() and self._wants_gradient(call):
             self.last_miss = "gradients are enabled; call it under torch.no_grad() or freeze the parameters"
             return False
@@ -188,6 +195,8 @@ class Controller:
         if watch is None or watch.changed():
             watch = self._watch = ModuleWatch(self.module)
         request.watch = watch
+        if watch.hooked():
+            raise Postponed("a hook is registered")
         if not watch.complete:
             raise CaptureError("its attributes hold too many objects to watch")
         grad, _, default_dtype, *_ = request.frame[2]
@@ -195,7 +204,7 @@ class Controller:
         _check_tensors(self.module, watch, tensors)
         changed = watch.changed()
         if changed:
-            raise CaptureError(f"{changed}, or did while it was copied")
+            raise Postponed(changed)
         return data
 
     def _finish(self, request: _Request, found: Trace | CaptureError) -> None:
@@ -208,6 +217,9 @@ class Controller:
             with self._lock:
                 self.classes = (*self.classes, served)
             events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
+        except Postponed as error:
+            self.last_miss = str(error)
+            events.emit("capture.postponed", self.name, str(error))
         except Exception as error:
             reason = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
             self.failed[request.frame] = reason

@@ -407,6 +407,21 @@ ATTACKS: dict[str, Attack] = {
         "InvalidModel",
         "not text",
     ),
+    "size name that is no text": Attack(
+        lambda: (
+            model([node("Relu", ["x"], ["y"])], [info("x", F32, ["long"])])
+            .SerializeToString()
+            .replace(b"long", b"\xff\xfe\xfd\xfc")
+        ),
+        "InvalidModel",
+        "not text",
+    ),
+    "operator that nothing runs": Attack(
+        file([node("Gradient", ["x"], ["y"], domain="ai.onnx.preview.training", xs=["x"], y="x")], X),
+        "UnsupportedModel",
+        "Gradient",
+        X_FEED,
+    ),
     # languages nobody speaks
     "opset 0": Attack(file([node("Relu", ["x"], ["y"])], X, opset=0), "InvalidModel", "opset 0"),
     "opset 9999": Attack(file([node("Relu", ["x"], ["y"])], X, opset=9999), "UnsupportedModel", "Upgrade onnx"),

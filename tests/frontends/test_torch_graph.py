@@ -17,6 +17,7 @@ from hotfuse.frontends.torch_export import import_exported
 from hotfuse.frontends.torch_graph import TorchImport, import_fx
 from hotfuse.frontends.torch_node import Decline
 from hotfuse.ir.dim import evaluate
+from hotfuse.ir.text import parse_graph, print_graph
 from hotfuse.ir.verify import verify
 from hotfuse.runtime.torch_exported import ExportedModel, compile_exported
 
@@ -34,7 +35,7 @@ class Wrapped(torch.nn.Module):
 
 def exported(function: Any, *args: Any, dynamic: bool = False) -> Any:
     module = function if isinstance(function, torch.nn.Module) else Wrapped(function)
-    shapes = tuple({i: AUTO for i in range(a.dim())} if isinstance(a, torch.Tensor) else None for a in args)
+    shapes = tuple(dict.fromkeys(range(a.dim()), AUTO) if isinstance(a, torch.Tensor) else None for a in args)
     wanted = ((shapes,) if isinstance(module, Wrapped) else shapes) if dynamic else None
     return torch.export.export(module.eval(), args, dynamic_shapes=wanted)
 
@@ -42,6 +43,8 @@ def exported(function: Any, *args: Any, dynamic: bool = False) -> Any:
 def compiled(function: Any, *args: Any, dynamic: bool = False) -> ExportedModel:
     model = compile_exported(exported(function, *args, dynamic=dynamic), Config(strict=True))
     verify(model.graph)
+    text = print_graph(model.graph)
+    assert print_graph(parse_graph(text, {k: c.data for k, c in model.graph.constants.items()})) == text
     return model
 
 
@@ -133,7 +136,9 @@ CLOSE = {
 @pytest.mark.parametrize("name", EXACT)
 def test_movement_and_choices_are_bit_equal(name: str) -> None:
     model = compiled(EXACT[name], X)
-    for ours, theirs in zip(torch.utils._pytree.tree_leaves(model(X)), torch.utils._pytree.tree_leaves(EXACT[name](X)), strict=True):
+    for ours, theirs in zip(
+        torch.utils._pytree.tree_leaves(model(X)), torch.utils._pytree.tree_leaves(EXACT[name](X)), strict=True
+    ):
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
     assert not model.opaque
@@ -169,7 +174,17 @@ def test_sizes_translate_exactly() -> None:
     from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
     s, t = sympy.symbols("s0 s1", integer=True, positive=True)
-    for expr in (s + 2 * t, s * t - 3, s**3, FloorDiv(s + 1, 2), Mod(s, 4), PythonMod(s, t), Max(s, t, 5), Min(s, 7), CleanDiv(6 * s, 2)):
+    for expr in (
+        s + 2 * t,
+        s * t - 3,
+        s**3,
+        FloorDiv(s + 1, 2),
+        Mod(s, 4),
+        PythonMod(s, t),
+        Max(s, t, 5),
+        Min(s, 7),
+        CleanDiv(6 * s, 2),
+    ):
         value = int(expr.subs({s: 11, t: 3}))
         assert evaluate(from_sympy(expr, lambda _: 0), {"s0": 11, "s1": 3}) == value
 

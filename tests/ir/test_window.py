@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hotfuse.ir.ops.convolution as convolution
-from hotfuse.errors import InvalidModel
+from hotfuse.errors import InvalidModel, LimitExceeded
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import substitute, symbol
 from hotfuse.ir.op import OPS
@@ -299,6 +299,26 @@ def test_refusals(op: str, shapes: Any, attrs: Any, why: str) -> None:
     b = GraphBuilder()
     with pytest.raises(InvalidModel, match=why):
         b.add(op, *(b.input(f"x{i}", tensor(F32, *s)) for i, s in enumerate(shapes)), **attrs)
+
+
+HUGE = 10**5
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs"),
+    [
+        ("conv", [normal(1, 1, 4, 4), normal(1, 1, 2, 2)], {"strides": (HUGE, HUGE), "pads": (HUGE,) * 4, "dilations": (1, 1)}),
+        ("max_pool", [normal(1, 1, 4, 4)], {
+            "strides": (HUGE, HUGE), "pads": (HUGE,) * 4, "dilations": (1, 1), "kernel": (2, 2)}),
+        ("conv_transpose", [normal(1, 1, 2, 2), normal(1, 1, 2, 2)], {
+            "strides": (HUGE, HUGE), "pads": (HUGE // 2,) * 4, "dilations": (1, 1)}),
+        ("col2im", [normal(1, 4, 9), np.array([2, 2]), np.array([2, 2])], {
+            "strides": (HUGE, HUGE), "pads": (HUGE,) * 4, "dilations": (1, 1)}),
+    ],
+)  # fmt: skip
+def test_small_results_cannot_ask_for_huge_scratch(op: str, inputs: Any, attrs: Any) -> None:
+    with pytest.raises(LimitExceeded, match="check the pads and strides"):
+        OPS[op].reference(*inputs, **attrs)
 
 
 def test_mixed_types_are_refused() -> None:

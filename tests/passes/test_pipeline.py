@@ -19,7 +19,7 @@ from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.op import OPS
-from hotfuse.ir.types import F32, I64, TensorType, tensor, type_of
+from hotfuse.ir.types import F32, TensorType, tensor, type_of
 from hotfuse.ir.verify import verify
 from hotfuse.numerics import same_bits
 from hotfuse.passes import PIPELINE, optimize
@@ -74,7 +74,6 @@ def test_samples_of_every_operator(op: str) -> None:
 
 # random graphs
 
-SHAPES = ((3, 4), (4, 3), (12,), (1, 12), (2, 2, 3))
 NUMBERS = (0.0, -0.0, 1.0, 2.0, 0.5, -1.0, 3.0, float("inf"), float("nan"))
 
 
@@ -107,10 +106,8 @@ def graphs(draw: st.DrawFn) -> Graph:
             floats.append(builder.add("transpose", x, perm=tuple(draw(st.permutations(range(rank))))))
         elif kind == 6:
             order = draw(st.permutations([builder.add("shape_of", x, start=i, end=i + 1) for i in range(rank)]))
-            parts = [*order, builder.constant(np.array([1]))][draw(st.integers(0, 1)) :]
+            parts = [*order, builder.constant(np.array([1]))] if draw(st.booleans()) or not order else order
             sizes = builder.add("concat", *parts, axis=0) if draw(st.booleans()) else builder.constant(np.array([-1]))
-            if len(parts) < rank + 1 and sizes.type == tensor(I64, len(parts)) and len(parts) > 1:
-                continue  # it left a size out
             floats.append(builder.add("reshape", x, sizes, allow_zero=True))
         elif kind == 7:
             axis = draw(st.integers(0, rank))
@@ -123,7 +120,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return verify(builder.build(results))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graph=graphs(), n=st.sampled_from((1, 3)))
 def test_random_graphs_keep_every_bit(graph: Graph, n: int) -> None:
     x = np.array([0.0, -0.0, 1.5, -2.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, -1.0, 0.25, 7.0], np.float32)
@@ -168,6 +165,20 @@ def test_time_grows_with_the_graph_and_no_faster() -> None:
     small, large = blocks(2_000), blocks(20_000)
     once = min(seconds(small) for _ in range(3))
     assert seconds(large) < 10 * once * 2.5
+
+
+def test_long_chains_are_no_trouble() -> None:
+    """Products and signs without end: patterns give up on them early, neither deep in the stack nor again and again."""
+    builder = GraphBuilder()
+    x = builder.input("x", tensor(F32, 4))
+    for i in range(5_000):
+        x = builder.add("mul", x, builder.constant(np.float32(1 + 1 / (i + 2))))
+        x = builder.add("add", x, builder.add("tanh", builder.add("erf", x))) if i % 100 == 0 else x
+    graph = builder.build([builder.add("mul", x, builder.add("sigmoid", x))])
+    start = time.process_time()
+    after = optimize(graph)
+    assert time.process_time() - start < 5
+    assert after.nodes[-1].op == "silu"
 
 
 # failures

@@ -263,7 +263,7 @@ def test_vmap_jit_tracing_and_fx_see_the_module() -> None:
     answered = fast.report().answered
     assert answered == 1
     torch.testing.assert_close(torch.vmap(fast)(x[None]), model(x)[None])
-    torch.testing.assert_close(torch.jit.trace(fast, x)(x), model(x))
+    torch.testing.assert_close(torch.jit.trace(fast, x, check_trace=False)(x), model(x))
     tangent = torch.func.jvp(lambda v: fast(v), (x,), (torch.ones_like(x),))[1]
     torch.testing.assert_close(tangent, torch.func.jvp(lambda v: model(v), (x,), (torch.ones_like(x),))[1])
     assert fast.report().answered == answered

@@ -1,7 +1,7 @@
 """Elementwise ATen operators: torch's type promotion made explicit, then one IR node each.
 
-A half-precision tensor times or over a Python number is computed in float32 and rounded once: there torch does not round the number
-itself to half precision. Everywhere else it does.
+A half-precision tensor times or over a Python number is computed in float32 and rounded once: there torch does not round
+the number itself to half precision. Everywhere else it does.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _unary(op: str) -> Callable[..., Imported]:
 
 
 for _name in (
-    "abs", "neg", "sign", "ceil", "floor", "trunc", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "log2", "log10",
-    "exp2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "lgamma",
-    "digamma", "sigmoid", "silu", "relu", "round", "bitwise_not",
+    "abs", "neg", "sign", "ceil", "floor", "trunc", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p", "log2",
+    "log10", "exp2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
+    "lgamma", "digamma", "sigmoid", "silu", "relu", "round", "bitwise_not",
 ):  # fmt: skip
     IMPORTERS[f"aten.{_name}.default"] = _unary(_name)
 IMPORTERS["aten.sgn.default"] = _unary("sign")
@@ -108,9 +108,9 @@ def leaky_relu(n: TorchNode, x: Value, slope: Scalar) -> Imported:
 
 @aten("aten.elu.default")
 def elu(n: TorchNode, x: Value, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> Imported:
-    if scale != 1 or input_scale != 1 or not isinstance(alpha, (int, float)):
-        return Decline("with scales")
-    return n.add("elu", x, alpha=float(alpha))
+    if not all(isinstance(v, (int, float)) for v in (alpha, scale, input_scale)):
+        return Decline("its parameters are not constants")
+    return n.add("elu", x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale))  # type: ignore[arg-type]
 
 
 @aten("aten.softplus.default")

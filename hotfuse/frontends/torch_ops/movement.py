@@ -100,7 +100,7 @@ def slice_(n: TorchNode, x: Value, dim: int, start: Dim | None, end: Dim | None,
     axis = axis_of(dim, len(shape))
     if not isinstance(step, int):
         return Decline("the step depends on sizes")
-    if start is not None and not isinstance(start, (int, Expr)) or end is not None and not isinstance(end, (int, Expr)):
+    if (start is not None and not isinstance(start, (int, Expr))) or (end is not None and not isinstance(end, (int, Expr))):
         return Decline("its ends depend on data")
     first: Dim = 0 if start is None else start
     last: Dim = shape[axis] if end is None or (isinstance(end, int) and end >= END) else end
@@ -134,9 +134,9 @@ def unbind(n: TorchNode, x: Value, dim: int) -> Imported:
 
 
 @aten(
-    "aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.split.sizes", "aten.tensor_split.sections",
-    "aten.split_copy.Tensor", "aten.split_with_sizes_copy.default", "aten.unsafe_split.Tensor", "aten.unsafe_chunk.default",
-    "aten.unsafe_split_with_sizes.default",
+    "aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.split.sizes",
+    "aten.tensor_split.sections", "aten.split_copy.Tensor", "aten.split_with_sizes_copy.default",
+    "aten.unsafe_split.Tensor", "aten.unsafe_chunk.default", "aten.unsafe_split_with_sizes.default",
 )  # fmt: skip
 def split(n: TorchNode, x: Value, parts: Any, dim: int) -> Imported:
     axis = axis_of(dim, rank_of(x))

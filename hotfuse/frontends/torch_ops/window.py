@@ -30,7 +30,10 @@ def convolution(
     strides, pads, dilations, extra = numbers
     if rank_of(x) != rank_of(weight) or not isinstance(groups, int) or None in numbers or not n.dtype.is_float:
         return _SIZES
-    assert strides is not None and pads is not None and dilations is not None and extra is not None
+    assert strides is not None
+    assert pads is not None
+    assert dilations is not None
+    assert extra is not None
     attrs: dict[str, Any] = {"strides": strides, "pads": pads + pads, "dilations": dilations, "groups": groups}
     if transposed:
         return n.add("conv_transpose", x, weight, bias, **attrs, output_padding=extra)

@@ -18,7 +18,7 @@ from hotfuse.ir.dim import NO_FACTS, Dim
 from hotfuse.ir.op import Call, Loops, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.contraction import matmul
 from hotfuse.ir.ops.elementwise import widened
-from hotfuse.ir.ops.window import Ints, at_place, counts_of, padded, patches, spatial, tap, taps, window_counts
+from hotfuse.ir.ops.window import Ints, at_place, check_scratch, counts_of, padded, patches, spatial, tap, taps, window_counts
 from hotfuse.ir.types import TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
@@ -188,6 +188,7 @@ def conv_transpose(
     outer = [full[i] + extra[i] - pads[i] - pads[i + n] for i in range(n)]
     canvas_sizes = [max(full[i], pads[i] + outer[i]) + max(-pads[i], 0) for i in range(n)]
     per_group = w.shape[1]
+    check_scratch("conv_transpose", (x.shape[0], groups * per_group, *canvas_sizes), x.itemsize, x.size + w.size + prod(outer))
     canvas = np.zeros((x.shape[0], groups * per_group, *canvas_sizes), dtype=x.dtype)
     left = np.ascontiguousarray(w.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2))
     right = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)

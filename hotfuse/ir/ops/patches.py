@@ -17,7 +17,19 @@ from hotfuse.ir.dim import NO_FACTS, Dim
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.contraction import matmul
 from hotfuse.ir.ops.elementwise import widened
-from hotfuse.ir.ops.window import Ints, at_place, counts_of, padded, patches, spatial, tap, taps, window_count, window_counts
+from hotfuse.ir.ops.window import (
+    Ints,
+    at_place,
+    check_scratch,
+    counts_of,
+    padded,
+    patches,
+    spatial,
+    tap,
+    taps,
+    window_count,
+    window_counts,
+)
 from hotfuse.ir.types import TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +66,9 @@ def col2im(x: Array, image: Array, kernel: Array, *, strides: Ints, pads: Ints, 
     )
     channels = x.shape[1] // prod(block)
     columns = x.reshape(x.shape[0], channels, *block, *counts)
-    canvas = np.zeros((x.shape[0], channels, *(sizes[i] + pads[i] + pads[i + n] for i in range(n))), dtype=x.dtype)
+    shape = (x.shape[0], channels, *(sizes[i] + pads[i] + pads[i + n] for i in range(n)))
+    check_scratch("col2im", shape, x.itemsize, x.size + prod(sizes))
+    canvas = np.zeros(shape, dtype=x.dtype)
     for place, offsets in taps(block, dilations):
         target = tap(canvas, offsets, strides, counts)
         target += at_place(columns, place)

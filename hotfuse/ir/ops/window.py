@@ -13,16 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from hotfuse.errors import LimitExceeded
 from hotfuse.ir.dim import Dim, ceildiv, floordiv, minimum
 from hotfuse.ir.op import Call
 from hotfuse.ir.types import Shape
 
 Array = np.ndarray[Any, Any]
 Ints = tuple[int, ...]
+
+SCRATCH_BYTES = 1 << 30  # scratch below this size, or below this many times its input and output, is never refused
+SCRATCH_RATIO = 16
 
 
 def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, dilation: int, ceil: bool = False) -> Dim:
@@ -70,6 +75,16 @@ def counts_of(x: Array, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints
     return tuple(int(c) for c in found)  # type: ignore[arg-type]
 
 
+def check_scratch(what: str, shape: Sequence[int], itemsize: int, useful: int) -> None:
+    """Refuse scratch memory that is huge, and out of proportion to the `useful` elements: pads and strides are mere numbers."""
+    size = prod(shape)
+    if size * itemsize > SCRATCH_BYTES and size > SCRATCH_RATIO * useful:
+        raise LimitExceeded(
+            f"{what} would need a scratch tensor of {size * itemsize:,} bytes, {tuple(shape)}, for {useful:,} useful elements; "
+            "check the pads and strides"
+        )
+
+
 def spatial(slices: Iterable[slice]) -> Any:
     """An index that takes these slices of the last axes."""
     return (..., *slices)
@@ -84,6 +99,7 @@ def padded(x: Array, pads: Ints, fill: Any = 0) -> Array:
         x = x[spatial(slice(max(-pads[i], 0), size - max(-pads[i + n], 0)) for i, size in enumerate(x.shape[2:]))]
         pads = tuple(max(p, 0) for p in pads)
     shape = (*x.shape[:2], *(size + pads[i] + pads[i + n] for i, size in enumerate(x.shape[2:])))
+    check_scratch("padding", shape, x.itemsize, x.size)
     result = np.full(shape, fill, dtype=x.dtype)
     result[spatial(slice(pads[i], pads[i] + size) for i, size in enumerate(x.shape[2:]))] = x
     return result

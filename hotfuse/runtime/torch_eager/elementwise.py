@@ -15,11 +15,11 @@ from hotfuse.runtime.torch_eager.table import EAGER, Function, Maker, Tensor, dt
 
 DIRECT: dict[str, Function] = {
     **{name: getattr(torch, name) for name in (
-        "abs", "neg", "sign", "ceil", "floor", "trunc", "round", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "log1p",
-        "log2", "log10", "exp2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-        "erf", "lgamma", "digamma", "sigmoid", "relu", "add", "sub", "mul", "fmod", "atan2", "maximum", "minimum", "logical_and",
-        "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "isnan", "isinf",
-        "where",
+        "abs", "neg", "sign", "ceil", "floor", "trunc", "round", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log",
+        "log1p", "log2", "log10", "exp2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
+        "acosh", "atanh", "erf", "lgamma", "digamma", "sigmoid", "relu", "add", "sub", "mul", "fmod", "atan2", "maximum",
+        "minimum", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor",
+        "bitwise_not", "isnan", "isinf", "where",
     )},
     "silu": F.silu,
     "mish": F.mish,
@@ -55,7 +55,7 @@ def power(node: Node, values: Sequence[Value]) -> Function | None:
     if not dtype_of(values[0]).is_float:
         return None
     if dtype_of(values[0]) == dtype_of(values[1]):
-        return torch.pow
+        return lambda x, y: torch.pow(x, y)
     target = TO_TORCH[dtype_of(values[0]).name]
     return lambda x, y: torch.pow(x, y.to(target))
 
@@ -74,8 +74,8 @@ def leaky_relu(node: Node, values: Sequence[Value]) -> Function:
 
 @eager("elu")
 def elu(node: Node, values: Sequence[Value]) -> Function:
-    alpha = node.attrs.get("alpha", 1.0)
-    return lambda x: F.elu(x, alpha)
+    alpha, scale, input_scale = (node.attrs.get(k, 1.0) for k in ("alpha", "scale", "input_scale"))
+    return lambda x: torch.ops.aten.elu.default(x, alpha, scale, input_scale)
 
 
 @eager("softplus")

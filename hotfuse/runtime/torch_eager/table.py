@@ -1,15 +1,15 @@
 """The table from IR operators to torch, and the way round it: an operator that is not listed runs its numpy reference on the
 tensors' own memory.
 
-A maker sees a node and its input values (types, and contents where known) once, when a plan is bound, and returns the function that
-runs at every call; None sends this node to the reference.
+A maker sees a node and its input values (types, and contents where known) once, when a plan is bound, and returns the
+function that runs at every call; None sends this node to the reference.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from hotfuse.ir.op import OPS
 from hotfuse.ir.types import DType, Shape, TensorType
 from hotfuse.runtime.engine import Compute
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 Function = Callable[..., Any]
 Maker = Callable[[Node, Sequence[Value]], Function | None]
 EAGER: dict[str, Maker] = {}
@@ -69,7 +69,8 @@ def dtype_of(value: Value) -> DType:
 
 
 def shape_of(value: Value) -> Shape:
-    assert isinstance(value.type, TensorType) and value.type.shape is not None
+    assert isinstance(value.type, TensorType)
+    assert value.type.shape is not None
     return value.type.shape
 
 

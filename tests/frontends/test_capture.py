@@ -1,0 +1,301 @@
+"""Capture off the request path: skeletons, traces and their shape classes, and a child process that may die at any time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import hotfuse
+from hotfuse.errors import CaptureError
+from hotfuse.frontends import torch_capture
+from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
+from hotfuse.frontends.torch_trace import Trace, TraceRequest, trace
+from hotfuse.runtime.torch_guard import call_structure, describe_leaves, read_call
+
+# skeletons
+
+
+def rebuilt(content: Any) -> Any:
+    return load_skeleton(make_skeleton(content)[0])
+
+
+def test_a_skeleton_has_no_weights_but_small_values() -> None:
+    large, small = torch.randn(SMALL_BYTES // 4), torch.randn(3, 4).t()
+    data, tensors = make_skeleton([large, small])
+    assert len(data) < 4000
+    assert tensors == [large, small]
+    got_large, got_small = load_skeleton(data)
+    assert got_large.shape == large.shape
+    torch.testing.assert_close(got_small, small)
+    assert got_small.stride() == small.stride()
+
+
+def test_ties_views_and_flags_survive() -> None:
+    base = torch.randn(6)
+    parameter = torch.nn.Parameter(torch.randn(2))
+    frozen = torch.nn.Parameter(torch.randn(2), requires_grad=False)
+    view, again, a, b, c, expanded = rebuilt([base[2:5], base, parameter, parameter, frozen, base[:1].expand(4)])
+    assert a is b
+    assert isinstance(a, torch.nn.Parameter)
+    assert (a.requires_grad, c.requires_grad) == (True, False)
+    assert view.untyped_storage().data_ptr() == again.untyped_storage().data_ptr()
+    torch.testing.assert_close(view, base[2:5])
+    torch.testing.assert_close(expanded, base[:1].expand(4))
+
+
+def test_lambdas_local_classes_and_recurrent_modules_can_be_sent() -> None:
+    class Local(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = lambda x: x + 1
+            self.rnn = torch.nn.LSTM(2, 2)
+
+    assert rebuilt(Local()).act(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (threading.Lock(), "cannot be sent"),
+        (torch.zeros(2).to_sparse(), "layout"),
+        (torch.zeros(2).as_subclass(type("Odd", (torch.Tensor,), {})), "type Odd"),
+        (torch.zeros(2, dtype=torch.complex64).conj(), "conjugated"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(content: Any, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        make_skeleton([content])
+
+
+# traces and their shape classes
+
+
+class Positions(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.table = torch.nn.Parameter(torch.zeros(32, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.table[: x.shape[1]]
+
+
+class EvenIsSpecial(Positions):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y + 1 if x.shape[1] % 2 == 0 else y
+
+
+class OneIsSpecial(Positions):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y + 1 if x.shape[0] == 1 else y
+
+
+class Squeezing(Positions):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).squeeze(0)
+
+
+class AtLeastTwo(Positions):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * max(2, x.shape[0])
+
+
+def traced(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    leaves = describe_leaves(read_call(args, kwargs).leaves)
+    request = TraceRequest(module.eval(), leaves, call_structure(args, kwargs), False, torch.float32)
+    return trace(rebuilt(request))
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "inside", "outside"),
+    [
+        (Positions, (1, 8, 4), [(1, 8, 4), (7, 32, 4), (2, 3, 4)], [(1, 33, 4), (0, 8, 4), (1, 8, 5), (1, 8)]),
+        (Positions, (1, 1, 4), [(1, 1, 4), (5, 1, 4), (5, 9, 4)], [(5, 33, 4)]),
+        (EvenIsSpecial, (3, 8, 4), [(2, 6, 4)], [(2, 7, 4), (1, 6, 4)]),
+        (EvenIsSpecial, (3, 5, 4), [(2, 7, 4)], [(2, 6, 4)]),
+        (OneIsSpecial, (1, 8, 4), [(1, 9, 4)], [(2, 8, 4)]),
+        (OneIsSpecial, (3, 8, 4), [(2, 9, 4)], [(1, 8, 4)]),
+        (Squeezing, (1, 8, 4), [(1, 9, 4)], [(2, 8, 4)]),
+        (AtLeastTwo, (1, 8, 4), [(1, 9, 4)], [(2, 8, 4)]),
+    ],
+)
+def test_shape_classes(module: type, example: Any, inside: Any, outside: Any) -> None:
+    found = traced(module(), torch.zeros(example)).shapes
+    for shape in (example, *inside):
+        assert found.check([shape]) == "", f"{shape} should be in {found}"
+    for shape in outside:
+        assert found.check([shape]), f"{shape} should not be in {found}"
+
+
+def test_an_input_with_gaps_is_traced_as_it_is() -> None:
+    found = traced(Positions(), torch.zeros(2, 8, 8)[..., ::2])
+    assert str(found.shapes) == "[2, 8, 4]"
+
+
+def test_a_weight_reached_around_its_module_is_refused() -> None:
+    class Listed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+            self.kept = [self.linear.weight]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) @ self.kept[0]
+
+    module = Listed().eval()
+    fast = hotfuse.compile(module, wait=True, capture="blocking")
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), module(x))
+        module.linear.weight.mul_(2)
+        torch.testing.assert_close(fast(x), module(x))
+
+
+# the child process
+
+
+class Misbehaving(torch.nn.Module):
+    """Does what it is told when it is traced, and nothing when it is called."""
+
+    def __init__(self, deed: str) -> None:
+        super().__init__()
+        self.deed = deed
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            if self.deed == "die":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            elif self.deed == "exit":
+                os._exit(3)
+            elif self.deed == "hang":
+                time.sleep(1000)
+            elif self.deed == "eat":
+                kept = []
+                while True:
+                    kept.append(bytearray(os.urandom(1 << 20)))
+            elif self.deed == "raise":
+                raise SystemExit(5)
+            elif self.deed == "print":
+                print("noise" * 100, flush=True)
+                os.write(1, b"more noise")
+        return self.linear(x)
+
+
+X = torch.randn(1, 4)
+
+
+def call(deed: str, **options: Any) -> Any:
+    module = Misbehaving(deed).eval()
+    fast = hotfuse.compile(module, wait=True, **options)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X), module(X))
+    return fast.report()
+
+
+def test_a_capture_that_dies_hangs_or_eats_memory_costs_one_answer_nothing() -> None:
+    assert call("nothing").answered == 1
+    assert call("print").answered == 1
+    limit = torch_capture.resident_bytes(torch_capture._workers[True].process.pid) + (300 << 20)  # type: ignore[union-attr]
+    cases = {
+        "raise": ({}, "SystemExit"),
+        "eat": ({"max_capture_bytes": limit}, "max_capture_bytes"),
+        "die": ({}, "died"),
+        "hang": ({"capture_timeout_s": 20.0}, "capture_timeout_s"),
+    }
+    for deed, (options, reason) in cases.items():
+        report = call(deed, **options)
+        assert reason in report.failed["Misbehaving"], report
+        assert report.events["capture.failed"] >= 1
+    assert call("nothing").answered == 1
+
+
+def children_of(pid: int) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def gone(pid: int, timeout_s: float = 20.0) -> bool:
+    import psutil
+
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+SERVING = """
+    import os, sys, time, torch, hotfuse
+    model = torch.nn.Linear(4, 4).eval()
+    fast = hotfuse.compile(model, wait=True)
+    with torch.no_grad():
+        fast(torch.randn(2, 4))
+    assert fast.report().answered == 1, fast.report()
+"""
+
+
+def start(extra: str) -> subprocess.Popen[str]:
+    script = textwrap.dedent(SERVING) + textwrap.dedent(extra)
+    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_orphan_is_left(end: signal.Signals) -> None:
+    process = start("print('ready', flush=True); time.sleep(1000)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (child,) = children_of(process.pid)
+    process.send_signal(end)
+    process.wait(60)
+    assert gone(child)
+
+
+def test_a_forked_child_drops_the_capture_process() -> None:
+    process = start("""
+        pid = os.fork()
+        if pid == 0:
+            other = hotfuse.compile(torch.nn.Linear(2, 2).eval(), wait=True)
+            with torch.no_grad():
+                other(torch.randn(2, 2))
+            os._exit(0 if other.report().answered == 1 else 1)
+        _, status = os.waitpid(pid, 0)
+        again = hotfuse.compile(torch.nn.Linear(3, 3).eval(), wait=True)
+        with torch.no_grad():
+            again(torch.randn(2, 3))
+        print(os.waitstatus_to_exitcode(status), again.report().answered, flush=True)
+    """)
+    output, _ = process.communicate(timeout=240)
+    assert output == "0 1\n"
+
+
+def test_the_capture_process_runs_at_idle_priority_and_nobody_waits_for_it() -> None:
+    import psutil
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    fast = hotfuse.compile(model)
+    with torch.no_grad():
+        started = time.perf_counter()
+        fast(X)
+        assert time.perf_counter() - started < 0.5
+    assert fast.settle(120)
+    worker = torch_capture._workers[False].process
+    assert worker is not None
+    assert psutil.Process(worker.pid).nice() == 19
+    assert len(fast.report().classes) == 1

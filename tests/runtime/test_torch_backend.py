@@ -1,0 +1,222 @@
+"""`torch.compile(backend="hotfuse")`: answers, gradients, dynamic shapes, and what happens when something fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hotfuse.cli import opinfo_suite
+from hotfuse.errors import ConfigError
+from hotfuse.runtime import torch_backend
+
+WAIT = {"wait": True, "strict": True}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch_backend.COMPILED.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Any, **kwargs: Any) -> Any:
+    return torch.compile(function, backend="hotfuse", fullgraph=True, options=WAIT, **kwargs)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.norm = nn.Linear(8, 32), nn.Linear(32, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.down(torch.nn.functional.gelu(self.up(x)))).softmax(-1)
+
+
+def test_inference_runs_through_our_plan() -> None:
+    model, x = Block().eval(), torch.randn(4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x))
+    (program,) = torch_backend.COMPILED
+    assert not program.opaque
+    assert program.operators >= 6
+
+
+def test_gradients_are_eagers() -> None:
+    mine, theirs, x = Block(), Block(), torch.randn(4, 8)
+    compiled(mine)(x).square().sum().backward()
+    theirs(x).square().sum().backward()
+    for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+    assert [p.graph.name for p in torch_backend.COMPILED] == ["forward", "backward"]
+
+
+def test_a_training_step_changes_what_the_next_call_sees() -> None:
+    model, x = Block(), torch.randn(4, 8)
+    fast, optimizer = compiled(model), torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        loss = fast(x).square().sum()
+        torch.testing.assert_close(loss, model(x).square().sum())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_dropout_draws_eagers_numbers() -> None:
+    drop, x = nn.Dropout(0.4), torch.ones(5, 6, requires_grad=True)
+    torch.manual_seed(3)
+    expected = drop(x) + torch.rand(6)
+    torch.manual_seed(3)
+    assert torch.equal(compiled(lambda t: drop(t) + torch.rand(6))(x), expected)
+
+
+def test_one_graph_serves_marked_sizes() -> None:
+    model, x = Block().eval(), torch.randn(3, 5, 8)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch._dynamo.mark_dynamic(x, 1)
+    fast = compiled(model)
+    with torch.no_grad():
+        for shape in ((3, 5), (7, 2), (4, 9)):
+            given = x if shape == (3, 5) else torch.randn(*shape, 8)
+            torch.testing.assert_close(fast(given), model(given))
+    assert len(torch_backend.COMPILED) == 1
+
+
+def test_integers_that_vary_become_sizes() -> None:
+    fast = compiled(lambda x, n: x[:n].repeat(2, 1) * n, dynamic=True)
+    x = torch.randn(12, 2)
+    for n in (3, 5, 9):
+        torch.testing.assert_close(fast(x, n), x[:n].repeat(2, 1) * n)
+    assert len(torch_backend.COMPILED) == 1
+
+
+def test_gradients_with_dynamic_sizes() -> None:
+    model = Block()
+    fast = compiled(model, dynamic=True)
+    for batch in (3, 6):
+        x = torch.randn(batch, 8)
+        a = torch.autograd.grad(fast(x).square().sum(), model.parameters())
+        b = torch.autograd.grad(model(x).square().sum(), model.parameters())
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    assert len(torch_backend.COMPILED) == 2
+
+
+def test_mutation_views_and_layout_are_eagers() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        return x.view(-1), y.T, y.permute(1, 0).contiguous(), (y * 2).T
+
+    x1, y1 = torch.randn(3, 4), torch.randn(3, 4)
+    x2, y2 = x1.clone(), y1.clone()
+    ours, theirs = compiled(function)(x1, y1), function(x2, y2)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+    assert torch.equal(x1, x2)
+    assert ours[0].data_ptr() == x1.data_ptr()
+    assert ours[1].data_ptr() == y1.data_ptr()
+
+
+def test_results_never_are_a_plans_constants() -> None:
+    fast = compiled(lambda x: (x + 1, torch.arange(3), torch.full((2,), 7.0)))
+    first = fast(torch.zeros(1))
+    first[1].add_(5)
+    first[2].add_(5)
+    assert fast(torch.zeros(1))[1].tolist() == [0, 1, 2]
+    assert fast(torch.zeros(1))[2].tolist() == [7.0, 7.0]
+
+
+def test_without_waiting_the_traced_graph_answers_at_once() -> None:
+    model, x = Block(), torch.randn(4, 8)
+    graph = torch.fx.symbolic_trace(model)
+    started = time.perf_counter()
+    answer = torch_backend.hotfuse(graph, [x])
+    assert time.perf_counter() - started < 0.01
+    answer(x).sum().backward()
+    assert model.up.weight.grad is not None
+    assert not torch_backend.COMPILED
+    torch.testing.assert_close(torch.compile(model, backend="hotfuse")(x), model(x))
+
+
+def test_the_environment_sets_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTFUSE_WAIT", "1")
+    with torch.no_grad():
+        torch.compile(Block(), backend="hotfuse")(torch.randn(4, 8))
+    assert len(torch_backend.COMPILED) == 1
+
+
+def broken(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+def test_a_failure_leaves_eager_and_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_backend, "import_program", broken)
+    model, x = Block(), torch.randn(4, 8)
+    before = torch_backend.EVENTS.counts["backend.failed"]
+    found = torch.compile(model, backend="hotfuse", options={"wait": True})(x)
+    torch.testing.assert_close(found, model(x))
+    found.sum().backward()
+    assert model.up.weight.grad is not None
+    assert torch_backend.EVENTS.counts["backend.failed"] > before
+    assert "planted" in torch_backend.EVENTS.of("backend.failed")[-1].reason
+
+
+def test_strict_raises_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_backend, "import_program", broken)
+    with pytest.raises(Exception, match="planted"), torch.no_grad():
+        compiled(Block())(torch.randn(4, 8))
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no option 'wat'"):
+        torch_backend.hotfuse(torch.fx.symbolic_trace(Block()), [], {"wat": 1})
+
+
+def test_effects_stay_in_order() -> None:
+    matrix = torch.eye(3) * 4
+    torch.testing.assert_close(compiled(torch.linalg.cholesky)(matrix), torch.eye(3) * 2)
+    with pytest.raises(Exception, match="positive-definite"):
+        compiled(torch.linalg.cholesky)(-matrix)
+
+
+OPERATORS = (
+    r"^(add|softmax\.with_dtype|nn\.functional\.(conv2d|layer_norm|scaled_dot_product_attention)"
+    r"|cumsum|scatter_add|uniform|sort)$"
+)
+
+
+def test_a_part_of_torchs_own_operator_tests() -> None:
+    outcomes = opinfo_suite.run_opinfo(OPERATORS)
+    assert {o.name for o in outcomes} >= {"add", "nn.functional.conv2d", "sort"}
+    assert [o.name for o in outcomes if not o.passed or not o.reached] == []
+
+
+def test_gradients_of_a_part_of_them() -> None:
+    outcomes = opinfo_suite.run_opinfo(
+        r"^(mul|nn\.functional\.(linear|gelu|max_pool2d|layer_norm)|index_select)$", gradients=True
+    )
+    assert len(outcomes) == 6
+    assert [(o.name, o.reason) for o in outcomes if not o.passed] == []
+
+
+def test_the_suite_notices_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hotfuse.runtime.torch_eager.table import EAGER
+
+    monkeypatch.setitem(EAGER, "tanh", lambda node, values: lambda x: torch.tanh(x) * 1.001)
+    monkeypatch.setitem(EAGER, "flip", lambda node, values: lambda x: x.clone())
+    outcomes = opinfo_suite.run_opinfo(r"^(tanh|flip)$")
+    assert [o.status for o in outcomes] == ["wrong", "wrong"]
+
+
+def test_the_float64_rule() -> None:
+    exact = torch.linspace(0, 1, 9, dtype=torch.float64)
+    eager = (exact * (1 + 1e-4)).float()
+    assert opinfo_suite.closer_to_exact(exact, eager, (exact * (1 + 1.5e-4)).float())
+    assert opinfo_suite.closer_to_exact(exact, eager, (exact * (1 + 9e-4)).float()) is False
+    assert opinfo_suite.closer_to_exact(exact / 0, eager, eager) is None
