@@ -1,6 +1,6 @@
 """The first call of `hotfuse.compile(m)(x)` against eager's, in fresh processes: the bound is 1.1x.
 
-    python -m benchmarks.first_call [--model bert-base] [--processes 7] [--json FILE]
+python -m benchmarks.first_call [--model bert-base] [--processes 7] [--json FILE]
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def main() -> None:
             found.append(first_call_s(engine, options.model))
     medians = {engine: statistics.median(found) for engine, found in seconds.items()}
     ratio = medians["hotfuse"] / medians["eager"]
-    print(f"{options.model}: eager {medians['eager'] * 1e3:.0f} ms, hotfuse {medians['hotfuse'] * 1e3:.0f} ms, ratio {ratio:.2f}")
+    print(
+        f"{options.model}: eager {medians['eager'] * 1e3:.0f} ms, hotfuse {medians['hotfuse'] * 1e3:.0f} ms, ratio {ratio:.2f}"
+    )
     if options.json:
         options.json.write_text(json.dumps({"seconds": seconds, "ratio": ratio}, indent=2))
 

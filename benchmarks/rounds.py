@@ -1,6 +1,7 @@
 """Interleaved rounds: every engine lives in a process of its own and measures only when asked, one at a time.
 
-A worker is `python -m benchmarks.worker ENGINE MODEL`. It answers each line "N" on its input with the seconds of N calls, as JSON.
+A worker is `python -m benchmarks.worker ENGINE MODEL`. It answers each line "N" on its input with the seconds of N calls,
+as JSON.
 """
 
 from __future__ import annotations

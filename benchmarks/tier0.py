@@ -1,6 +1,6 @@
 """Tier 0 against ONNX Runtime with its graph optimisations off: the bound is 3x.
 
-    python -m benchmarks.tier0 [--rounds 9] [--calls 5] [--json FILE]
+python -m benchmarks.tier0 [--rounds 9] [--calls 5] [--json FILE]
 """
 
 from __future__ import annotations

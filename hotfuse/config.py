@@ -47,7 +47,15 @@ class Config:
         for name in ("threads", "max_value_bytes", "max_arena_bytes", "max_capture_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
-        for name in ("audit_every", "max_captures", "max_bound_shapes", "max_nodes", "max_nesting", "max_model_bytes", "max_events"):
+        for name in (
+            "audit_every",
+            "max_captures",
+            "max_bound_shapes",
+            "max_nodes",
+            "max_nesting",
+            "max_model_bytes",
+            "max_events",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
         if self.max_value_bytes == 0:

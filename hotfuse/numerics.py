@@ -1,7 +1,8 @@
 """When are two results equal? The rules of floating point that every check here uses, strictest that applies first.
 
   bitwise   data movement, integers, bools, repeat runs of one kernel: the same bits (NaN equals NaN)
-  ulp       elementwise: at most 2 units in the last place for arithmetic, 4 for transcendental functions, specials as the original
+  ulp       elementwise: at most 2 units in the last place for arithmetic, 4 for transcendental functions; specials as they
+            were in the original
   float64   reductions, products, norms, whole models: with e(x) = RMSE(x, exact) and exact the original computed in float64,
                 e(ours) <= k * e(original) + tolerance / 10          over the tensor and over every row
                 max|ours - exact| <= 8 * max|original - exact| + 4 ulp of the row's scale

@@ -205,7 +205,8 @@ def _import_known(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Val
 
 def _direct_fits(n: OnnxNode) -> bool:
     """Records that name an ONNX operator take its inputs as they are: tensors, and no attribute that means anything."""
-    return n.attributes.keys() <= {"consumed_inputs"} and all(v is not None and isinstance(v.type, TensorType) for v in n.inputs)
+    plain = all(v is not None and isinstance(v.type, TensorType) for v in n.inputs)
+    return plain and n.attributes.keys() <= {"consumed_inputs"}
 
 
 def _as_sequence(result: Imported) -> Sequence[Value | None]:

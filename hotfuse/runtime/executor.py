@@ -42,7 +42,7 @@ class Executor:
         return len(self._bound)
 
     def run(self, inputs: Sequence[Any], sharing: Collection[int] = ()) -> list[Any]:
-        """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may be views of inputs."""
+        """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may view inputs."""
         bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
         try:
             slots = self.execute(bound, inputs)

@@ -30,7 +30,7 @@ def _evaluator(node: Node) -> Callable[..., Any]:
         evaluator = ReferenceEvaluator(model)
     except Exception as error:  # NotImplementedError for an operator it lacks; other kinds for a node that breaks its rules
         raise UnsupportedModel(
-            f"{node.origin or node.id}: neither hotfuse nor onnx's reference evaluator can run {node.attrs.get('op_type')}: {error}"
+            f"{node.origin or node.id}: neither hotfuse nor onnx's evaluator can run {node.attrs.get('op_type')}: {error}"
         ) from error
 
     def run(*values: Any) -> list[Any]:

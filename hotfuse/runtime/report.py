@@ -80,7 +80,7 @@ def make_report(
 
 
 def explain_graph(graph: Graph) -> list[NodeMeta]:
-    """Every node with its operator, shapes, estimated cost, origin and, where it is opaque, why. Nested graphs follow their node."""
+    """Every node: operator, shapes, estimated cost, origin and, where it is opaque, why. Nested graphs follow their node."""
     found: list[NodeMeta] = []
     for node in graph.nodes:
         found.append(describe(graph, node))

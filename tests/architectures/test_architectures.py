@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+import torch
 
 import hotfuse
 from hotfuse.numerics import Verdict, close_to_exact
@@ -79,7 +77,8 @@ GRADIENTS = ("bert", "gpt2", "llama", "t5", "vit", "resnet", "convnext", "wav2ve
 
 
 @pytest.mark.parametrize(
-    "architecture", [pytest.param(a, id=a.name, marks=() if a.name == "bert" else pytest.mark.long) for a in ZOO if a.name in GRADIENTS]
+    "architecture",
+    [pytest.param(a, id=a.name, marks=() if a.name == "bert" else pytest.mark.long) for a in ZOO if a.name in GRADIENTS],
 )
 def test_gradients_equal_eager(architecture: Architecture) -> None:
     """Through the Dynamo backend: forward and backward graphs both run on our plans."""

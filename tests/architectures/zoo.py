@@ -64,7 +64,14 @@ def _vision(config: str, model: str, size: int = 32, **options: Any) -> Callable
     return make
 
 
-_VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32, "patch_size": 8}
+_VIT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "image_size": 32,
+    "patch_size": 8,
+}
 _AUDIO = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "conv_dim": (16, 16),
     "conv_stride": (4, 4), "conv_kernel": (8, 4), "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 16,
@@ -89,7 +96,8 @@ def _whisper() -> tuple[torch.nn.Module, Inputs]:
 
 
 def _clip() -> tuple[torch.nn.Module, Inputs]:
-    text = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    text = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48,
             "max_position_embeddings": 16, "eos_token_id": 98}  # fmt: skip
     config = tf.CLIPConfig(text_config=text, vision_config=_VIT, projection_dim=16)
     return tf.CLIPModel(config), {"input_ids": _tokens(length=8), "pixel_values": torch.randn(2, 3, 32, 32)}
@@ -115,11 +123,14 @@ _RAW: tuple[tuple[str, str, Callable[[], tuple[torch.nn.Module, Inputs]]], ...] 
     ("squeezebert", "encoder", _text("SqueezeBertConfig", "SqueezeBertModel", embedding_size=32)),
     ("mobilebert", "encoder", _text("MobileBertConfig", "MobileBertModel", embedding_size=16, intra_bottleneck_size=16)),
     ("roformer", "encoder", _text("RoFormerConfig", "RoFormerModel", embedding_size=32)),
-    ("modernbert", "encoder", _text("ModernBertConfig", "ModernBertModel", cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)),
+    ("modernbert", "encoder", _text("ModernBertConfig", "ModernBertModel", cls_token_id=1, sep_token_id=2,
+        bos_token_id=1, eos_token_id=2)),
     ("gpt2", "decoder", _decoder("GPT2Config", "GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=4, n_positions=64)),
-    ("gpt-neo", "decoder", _decoder("GPTNeoConfig", "GPTNeoForCausalLM", num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]])),
+    ("gpt-neo", "decoder", _decoder("GPTNeoConfig", "GPTNeoForCausalLM", num_layers=2, num_heads=4,
+        attention_types=[[["global", "local"], 1]])),
     ("gpt-neox", "decoder", _decoder("GPTNeoXConfig", "GPTNeoXForCausalLM")),
-    ("gptj", "decoder", _decoder("GPTJConfig", "GPTJForCausalLM", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64)),
+    ("gptj", "decoder", _decoder("GPTJConfig", "GPTJForCausalLM", n_embd=32, n_layer=2, n_head=4, rotary_dim=4,
+        n_positions=64)),
     ("opt", "decoder", _decoder("OPTConfig", "OPTForCausalLM", ffn_dim=48, word_embed_proj_dim=32)),
     ("bloom", "decoder", _decoder("BloomConfig", "BloomForCausalLM", n_layer=2, n_head=4)),
     ("llama", "decoder", _decoder("LlamaConfig", "LlamaForCausalLM")),
@@ -140,7 +151,8 @@ _RAW: tuple[tuple[str, str, Callable[[], tuple[torch.nn.Module, Inputs]]], ...] 
                                   shared_expert_intermediate_size=16, num_experts_per_tok=2)),
     ("olmoe", "moe", _decoder("OlmoeConfig", "OlmoeForCausalLM", num_experts=4, num_experts_per_tok=2)),
     ("mamba", "ssm", _decoder("MambaConfig", "MambaForCausalLM", state_size=4)),
-    ("mamba2", "ssm", _decoder("Mamba2Config", "Mamba2ForCausalLM", state_size=8, num_heads=8, head_dim=8, n_groups=1, chunk_size=4)),
+    ("mamba2", "ssm", _decoder("Mamba2Config", "Mamba2ForCausalLM", state_size=8, num_heads=8, head_dim=8, n_groups=1,
+        chunk_size=4)),
     ("t5", "encoder-decoder", _seq2seq("T5Config", "T5Model", d_kv=8, d_ff=48, num_layers=2, num_heads=4)),
     ("bart", "encoder-decoder", _seq2seq("BartConfig", "BartModel")),
     ("mbart", "encoder-decoder", _seq2seq("MBartConfig", "MBartModel")),
@@ -151,11 +163,13 @@ _RAW: tuple[tuple[str, str, Callable[[], tuple[torch.nn.Module, Inputs]]], ...] 
     ("deit", "vision", _vision("DeiTConfig", "DeiTModel", **_VIT)),
     ("beit", "vision", _vision("BeitConfig", "BeitModel", **_VIT)),
     ("dinov2", "vision", _vision("Dinov2Config", "Dinov2Model", **_VIT)),
-    ("swin", "vision", _vision("SwinConfig", "SwinModel", image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 4],
+    ("swin", "vision", _vision("SwinConfig", "SwinModel", image_size=32, patch_size=4, embed_dim=16, depths=[1, 1],
+        num_heads=[2, 4],
                                window_size=4)),
     ("convnext", "vision", _vision("ConvNextConfig", "ConvNextModel", hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1])),
     ("resnet", "vision", _vision("ResNetConfig", "ResNetModel", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2])),
-    ("regnet", "vision", _vision("RegNetConfig", "RegNetModel", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], groups_width=4)),
+    ("regnet", "vision", _vision("RegNetConfig", "RegNetModel", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2],
+        groups_width=4)),
     ("mobilenet-v2", "vision", _vision("MobileNetV2Config", "MobileNetV2Model", image_size=32, depth_multiplier=0.25)),
     ("efficientnet", "vision", _vision("EfficientNetConfig", "EfficientNetModel", image_size=32, width_coefficient=0.25,
                                        depth_coefficient=0.25, hidden_dim=320)),

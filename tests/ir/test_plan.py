@@ -27,10 +27,10 @@ def diamond() -> Plan:
     """a -> b -> d and a -> c -> d."""
     builder = GraphBuilder()
     x = builder.input("x", tensor(F32, 8))
-    a, = builder.add_node("exp", [x], names=["a"])
-    b, = builder.add_node("neg", [a], names=["b"])
-    c, = builder.add_node("abs", [a], names=["c"])
-    d, = builder.add_node("add", [b, c], names=["d"])
+    (a,) = builder.add_node("exp", [x], names=["a"])
+    (b,) = builder.add_node("neg", [a], names=["b"])
+    (c,) = builder.add_node("abs", [a], names=["c"])
+    (d,) = builder.add_node("add", [b, c], names=["d"])
     return trivial_plan(builder.build([d]))
 
 

@@ -15,7 +15,7 @@ from hotfuse.ir.dim import Facts, symbol
 from hotfuse.ir.graph import Attrs, Graph, Node
 from hotfuse.ir.plan import Plan, fuse, split, trivial_plan
 from hotfuse.ir.text import parse_graph, parse_plan, print_graph, print_plan, show_attr
-from hotfuse.ir.types import BF16, F32, I64, MapType, SequenceType, STRING, TensorType, tensor
+from hotfuse.ir.types import BF16, F32, I64, STRING, MapType, SequenceType, TensorType, tensor
 
 
 def same(a: Graph, b: Graph) -> None:
@@ -44,7 +44,7 @@ def round_trip(graph: Graph) -> Graph:
 
 def test_symbols_facts_contents_devices_and_weights() -> None:
     b, s = symbol("B", 1), symbol("S")
-    builder = GraphBuilder("odd name \"quoted\"", facts=Facts().assume(s, 2 * b))
+    builder = GraphBuilder('odd name "quoted"', facts=Facts().assume(s, 2 * b))
     x = builder.input("x", tensor(F32, b, s * 2 + 1, (s + 3) // 2))
     w = builder.weight("layer.0/weight:0", tensor(F32, (s + 3) // 2))
     y = builder.add("add", x, w)

@@ -21,8 +21,8 @@ def small() -> Graph:
     x = builder.input("x", tensor(F32, symbol("B"), 3))
     w = builder.weight("w", tensor(F32, 3))
     c = builder.constant(np.ones(3, np.float32), "c")
-    a, = builder.add_node("add", [x, w], names=["a"])
-    y, = builder.add_node("mul", [a, c], names=["y"])
+    (a,) = builder.add_node("add", [x, w], names=["a"])
+    (y,) = builder.add_node("mul", [a, c], names=["y"])
     return builder.build([y])
 
 
