@@ -9,21 +9,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
-
-if TYPE_CHECKING:
-    from hotfuse.runtime.session import Session
-    from hotfuse.runtime.torch_exported import ExportedModel
 
 __version__ = "0.1.0"
 __all__ = ["Config", "HotfuseError", "compile", "load"]
 
 
-def load(source: Any, config: Config | None = None, **options: Any) -> Session | ExportedModel:
-    """Load a model for inference: a path to .onnx or .pt2, bytes of an ONNX model, or an `onnx.ModelProto`."""
+def load(source: Any, config: Config | None = None, **options: Any) -> Any:
+    """Load a model for inference: a `Session` for an ONNX model (a path, bytes or an `onnx.ModelProto`), a callable
+    `ExportedModel` for a path to a .pt2 file."""
     from hotfuse.entry import load_model
 
     return load_model(source, config, options)

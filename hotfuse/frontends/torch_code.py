@@ -84,7 +84,7 @@ def is_library(name: str) -> bool:
 
 
 def _is_state(value: Any) -> bool:
-    """Whether a global may change what a model computes: plain values, containers, tensors, functions; not loggers and so on."""
+    """Whether a global may change what a model computes: plain values, containers, tensors, functions, not loggers."""
     import torch
 
     return value is None or isinstance(

@@ -129,7 +129,7 @@ def test_random_graphs_keep_every_bit(graph: Graph, n: int) -> None:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graph=graphs())
-def test_optimizing_twice_is_optimizing_once(graph: Graph) -> None:
+def test_optimizing_settles_after_the_second_time(graph: Graph) -> None:
     once = optimize(graph)
     assert [n.op for n in optimize(once).nodes] == [n.op for n in optimize(optimize(once)).nodes]
     verify(once)
