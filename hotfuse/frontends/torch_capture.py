@@ -23,12 +23,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.capture_worker import LENGTH, answer
-from hotfuse.frontends.torch_trace import Trace
+
+if TYPE_CHECKING:
+    from hotfuse.frontends.torch_trace import Trace
 
 POLL_S = 0.2
 

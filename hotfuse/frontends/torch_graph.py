@@ -15,6 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,10 +28,10 @@ from hotfuse.frontends.torch_dim import dim_from_torch, is_unbacked
 from hotfuse.frontends.torch_node import IMPORTERS, Decline, Number, TorchNode, tensor_type, type_from_meta
 from hotfuse.frontends.torch_numbers import import_number
 from hotfuse.frontends.torch_template import Live, Template, encode
-from hotfuse.frontends.torch_tensor import to_numpy
+from hotfuse.frontends.torch_tensor import axis_order, to_numpy
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import NO_FACTS, Expr
-from hotfuse.ir.graph import Constant, Graph, Origin, Value
+from hotfuse.ir.graph import Constant, Origin, Value
 from hotfuse.ir.op import FreshSymbols
 from hotfuse.ir.types import ANY, TensorType, Type, type_of
 
@@ -42,6 +43,17 @@ IDENTITIES = {
 CHECKS = {
     "aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default",
     "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+}  # fmt: skip
+
+VIEWS = {
+    "aten.view.default", "aten.permute.default", "aten.transpose.int", "aten.t.default", "aten.expand.default",
+    "aten.unsqueeze.default", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.slice.Tensor",
+    "aten.select.int", "aten.alias.default", "aten.detach.default", "aten.split.Tensor", "aten.split_with_sizes.default",
+    "aten.unbind.int",
+}  # fmt: skip
+STRIDED = {  # their results depend on how operands lie in memory
+    "aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default", "aten.view.dtype",
+    "aten.view_as_complex.default", "aten.view_as_real.default", "aten.sym_storage_offset.default", "aten.set_.source_Tensor",
 }  # fmt: skip
 
 
@@ -56,7 +68,6 @@ class TorchImport:
     operators: int = 0
     unbacked: set[str] = field(default_factory=set)
     depth: int = 0
-    symbols: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -180,17 +191,24 @@ def _import_call(node: fx.Node, env: Mapping[fx.Node, Any], builder: GraphBuilde
         return _opaque(node.target, args, kwargs, val, True, builder, context, found.reason)
     if name in IDENTITIES:
         return args[0]
-    return _import_operator(node, name, args, kwargs, builder, context)
+    return _import_operator(node, name, args, kwargs, env, builder, context)
 
 
 def _import_operator(
-    node: fx.Node, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], builder: GraphBuilder, context: TorchImport
+    node: fx.Node,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    env: Mapping[fx.Node, Any],
+    builder: GraphBuilder,
+    context: TorchImport,
 ) -> Any:
     importer = IMPORTERS.get(name)
     val = node.meta.get("val")
     impure = node.is_impure() or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
     if importer is None:
-        return _opaque(node.target, args, kwargs, val, impure, builder, context, "no operator here corresponds to it")
+        orders = _memory_orders(node, env) if name in STRIDED else {}
+        return _opaque(node.target, args, kwargs, val, impure, builder, context, "no operator here corresponds to it", orders)
     mark = builder.mark()
     try:
         expected = tuple(type_from_meta(v) for v in (val if isinstance(val, (tuple, list)) else (val,)))
@@ -203,6 +221,33 @@ def _import_operator(
         reason = str(error)
     builder.undo(mark)
     return _opaque(node.target, args, kwargs, val, impure, builder, context, reason)
+
+
+def view_root(node: fx.Node) -> fx.Node:
+    """The node whose memory a chain of views shows."""
+    while node.op == "call_function" and (str(node.target) in VIEWS or str(node.target) == "<built-in function getitem>"):
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            break
+        node = source
+    return node
+
+
+def _memory_orders(node: fx.Node, env: Mapping[fx.Node, Any]) -> dict[str, tuple[int, ...] | None]:
+    """For an operator that reaches around strides: how its operands lay in memory when traced. The caller's own tensors
+    and views of them come as they are; of others only dense ones can be laid out again."""
+    orders: dict[str, tuple[int, ...] | None] = {}
+    for operand in node.all_input_nodes:
+        value, val = env[operand], operand.meta.get("val")
+        if not isinstance(value, Value) or not isinstance(val, torch.Tensor):
+            continue
+        orders[value.name] = None
+        if view_root(operand).op != "placeholder":
+            offset = val.storage_offset()
+            orders[value.name] = axis_order(val) if isinstance(offset, int) and offset == 0 else None
+            if orders[value.name] is None:
+                raise UnsupportedModel(f"{node.target} reads memory around a value whose layout cannot be reproduced")
+    return orders
 
 
 def _used_results(node: fx.Node) -> frozenset[int] | None:
@@ -245,6 +290,7 @@ def _opaque(
     builder: GraphBuilder,
     context: TorchImport,
     reason: str,
+    orders: Mapping[str, tuple[int, ...] | None] = MappingProxyType({}),
 ) -> Any:
     """Keep a call as it is, for torch eager. An impure one stays in its place even if nobody reads its results."""
     inputs: dict[str, Value] = {}
@@ -271,6 +317,8 @@ def _opaque(
         attrs["dims"] = tuple(dims)
     if impure:
         attrs["effect"] = True
+    if orders:
+        attrs["orders"] = tuple(orders.get(name) for name in inputs)
     if not isinstance(operator, torch._ops.OpOverload):
         attrs["callee"] = Live(operator)
     leaves = _leaves(val)
@@ -312,7 +360,3 @@ def origin_of(node: fx.Node) -> Origin:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     source = f"{frames[-1][0].rsplit('/', 1)[-1]}:{frames[-1][1]}" if frames else ""
     return Origin(layer, str(node.target), source)
-
-
-def build(found: FxGraph, outputs: Sequence[Value]) -> Graph:
-    return found.builder.build(outputs)

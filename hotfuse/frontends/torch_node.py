@@ -202,7 +202,7 @@ def type_from_meta(val: Any) -> Type | None:
     if isinstance(val, torch.Tensor):
         if val.layout is not torch.strided:
             raise UnsupportedModel(f"tensors of layout {val.layout} are not covered")
-        if val.device.type == "meta" or val.is_quantized:
+        if val.device.type != "cpu" or val.is_quantized:
             raise UnsupportedModel(f"tensors on {val.device} of type {val.dtype} are not covered")
         return TensorType(dtype_from_torch(val.dtype), tuple(dim_from_torch(d) for d in val.shape))
     if isinstance(val, (bool, torch.SymBool)):

@@ -1,4 +1,4 @@
-"""Torch tensors and ours: element types both ways, and arrays that share memory with a tensor.
+"""Torch tensors and ours: element types both ways, arrays that share memory with a tensor, and the order of axes in memory.
 
 `to_numpy` and `to_torch` copy nothing on the CPU. Types that numpy lacks (bfloat16, the 8-bit floats) travel as integers of
 their width.
@@ -6,6 +6,7 @@ their width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,3 +60,51 @@ def to_torch(array: Any) -> torch.Tensor:
         _, carrier = _CARRIERS[dtype.bytes]
         return torch.from_numpy(array.view(carrier)).view(TO_TORCH[dtype.name])
     return torch.from_numpy(array)
+
+
+def axis_order(val: Any) -> tuple[int, ...] | None:
+    """The order of a dense tensor's axes in memory, slowest first; None for tensors with gaps or overlaps."""
+    if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
+        return None
+    sizes, strides = [_hint(s) for s in val.shape], [_hint(s) for s in val.stride()]
+    if any(s is None for s in (*sizes, *strides)):
+        return tuple(range(val.dim()))
+    axes = sorted(range(val.dim()), key=lambda a: (-strides[a], a))  # type: ignore[operator]
+    return tuple(axes) if _dense(sizes, strides, axes) else None
+
+
+def _dense(sizes: Sequence[Any], strides: Sequence[Any], axes: Sequence[int]) -> bool:
+    expected = 1
+    for axis in reversed(axes):
+        if sizes[axis] != 1 and strides[axis] != expected:
+            return False
+        expected *= sizes[axis]
+    return True
+
+
+def _hint(size: Any) -> int | None:
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint if size.node.has_hint() else None
+    return None if hint is None else int(hint)
+
+
+def in_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
+    """The tensor with its axes laid out in memory in the given order, as the original returns it."""
+    if order is None or len(order) != tensor.dim():
+        return tensor
+    if order == tuple(range(len(order))):
+        return tensor.contiguous()
+    laid = tensor.permute(order)
+    if laid.is_contiguous():
+        return tensor
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return laid.contiguous().permute(inverse)
+
+
+def alone_in_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
+    """The same, with the tensor alone at the start of its memory: what operators that reach around strides must see."""
+    laid = in_order(tensor, order)
+    if order is None or (laid.storage_offset() == 0 and laid.untyped_storage().nbytes() == laid.numel() * laid.element_size()):
+        return laid
+    return laid.clone(memory_format=torch.preserve_format)

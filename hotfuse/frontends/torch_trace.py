@@ -22,34 +22,10 @@ import torch.utils._pytree as pytree
 
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_request import TensorInput, TraceRequest
 from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class, widened_symbols
 from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.ir.guard import ShapeClass, exact_class
-
-
-@dataclass(frozen=True)
-class TensorInput:
-    """A tensor argument as far as a capture sees it. `order` lists its axes from the largest stride to the smallest; None says
-    that the tensor has gaps or overlaps, and that its exact strides count. `same_as` is an earlier leaf that is the same."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    order: tuple[int, ...] | None
-    dtype: torch.dtype
-    device: str
-    requires_grad: bool
-    same_as: int = -1
-
-
-@dataclass(frozen=True)
-class TraceRequest:
-    """What to trace: the module, the leaves of `(args, kwargs)`, these with leaves as numbers, and the call's modes."""
-
-    module: Any
-    leaves: tuple[Any, ...]
-    structure: Any
-    grad: bool
-    default_dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -57,19 +33,6 @@ class Trace:
     program: CapturedProgram
     shapes: ShapeClass
     note: str = ""  # attempts that failed before this one
-
-
-class FunctionModule(torch.nn.Module):  # type: ignore[misc]
-    """A plain function or bound method as a module; the module that a method belongs to becomes a submodule."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        owner = getattr(function, "__self__", None)
-        self.function = function.__func__ if isinstance(owner, torch.nn.Module) else function
-        self.owner = owner if isinstance(owner, torch.nn.Module) else None
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner, *args, **kwargs)
 
 
 def trace(request: TraceRequest) -> Trace:

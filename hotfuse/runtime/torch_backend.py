@@ -9,6 +9,7 @@ State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, t
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -16,6 +17,7 @@ from typing import Any, cast
 from torch import fx
 
 from hotfuse.config import Config
+from hotfuse.errors import HotfuseError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_decompositions import decompositions
 from hotfuse.frontends.torch_graph import TorchImport, import_fx
@@ -35,7 +37,7 @@ Compiled = Callable[..., Any]
 def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Compiled:
     """Dynamo's entry point: a function that answers as `gm` does."""
     config = Config.from_environment(**dict(options or {}))
-    if not config.wait or config.tier == 0:
+    if not config.wait or config.tier == 0 or os.environ.get("HOTFUSE_DISABLE") == "1":
         EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")
         return cast(Compiled, gm.forward)
     from torch._dynamo.backends.common import aot_autograd
@@ -61,16 +63,32 @@ def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[
 
 
 def _compile_or_keep(module: fx.GraphModule, part: str, config: Config) -> Compiled:
-    """The plan of one functional graph, or the graph itself where that fails."""
-    from torch._functorch.aot_autograd import make_boxed_func
+    """The plan of one functional graph in AOTAutograd's calling convention (one list of arguments, emptied so that they can be
+    freed early). The graph itself answers where making or running the plan fails."""
 
-    try:
-        return _boxed(compile_graph(module, config, part))
-    except Exception as error:
+    def failed(error: Exception) -> None:
         if config.strict:
-            raise
+            raise error
         EVENTS.emit("backend.failed", part, f"{type(error).__name__}: {error}")
-        return cast(Compiled, make_boxed_func(module.forward))
+
+    plan: Callable[[list[Any]], list[Any]] | None = None
+    try:
+        plan = compile_graph(module, config, part)
+    except Exception as error:
+        failed(error)
+
+    def run(arguments: list[Any]) -> Any:
+        leaves = list(arguments)
+        arguments.clear()
+        if plan is not None:
+            try:
+                return plan(leaves)
+            except HotfuseError as error:
+                failed(error)
+        return module.forward(*leaves)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def compile_graph(module: fx.GraphModule, config: Config, part: str = "inference") -> Compiled:
@@ -98,15 +116,3 @@ def import_program(module: fx.GraphModule, config: Config, name: str = "main") -
     return CapturedProgram(
         graph, tuple(places[n] for n in graph.inputs), outputs, "", (), context.operators, tuple(context.opaque)
     )
-
-
-def _boxed(function: Callable[[list[Any]], list[Any]]) -> Compiled:
-    """AOTAutograd's calling convention: one list of arguments, emptied so that they can be freed early."""
-
-    def run(arguments: list[Any]) -> list[Any]:
-        leaves = list(arguments)
-        arguments.clear()
-        return function(leaves)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run

@@ -9,6 +9,7 @@ import torch
 
 from hotfuse.errors import InputError
 from hotfuse.frontends.torch_program import CapturedProgram, OutputLeaf
+from hotfuse.frontends.torch_tensor import in_order
 from hotfuse.runtime.executor import Executor
 
 
@@ -40,16 +41,3 @@ def result_leaf(leaf: OutputLeaf, results: Sequence[Any], inputs: Sequence[Any])
     if leaf.kind == "number":
         return results[leaf.index].item()
     return inputs[leaf.index] if leaf.kind == "input" else leaf.constant
-
-
-def in_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
-    """The tensor with its axes laid out in memory in the given order, as the original returns it."""
-    if order is None or len(order) != tensor.dim():
-        return tensor
-    if order == tuple(range(len(order))):
-        return tensor.contiguous()
-    laid = tensor.permute(order)
-    if laid.is_contiguous():
-        return tensor
-    inverse = sorted(range(len(order)), key=order.__getitem__)
-    return laid.contiguous().permute(inverse)

@@ -5,7 +5,7 @@ State: prepared weights (their own module says how they change) and stamps of te
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,17 +18,10 @@ from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.torch_call import run_program
 from hotfuse.runtime.torch_engine import TorchEngine
-from hotfuse.runtime.torch_guard import Call, CallGuard
+from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
 from hotfuse.runtime.weights import LiveWeights, PreparedWeights, needs_gradient
 
 ENGINE = TorchEngine()
-
-
-@dataclass(frozen=True)
-class Miss:
-    """Why a class does not answer."""
-
-    reason: str
 
 
 class ServedClass:

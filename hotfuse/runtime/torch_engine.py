@@ -5,7 +5,7 @@ Stateless. Values are CPU tensors; symbolic integers that a call passes are Pyth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 import hotfuse.runtime.torch_eager  # noqa: F401  (fills the table)
 from hotfuse.frontends.torch_template import caller, find_operator
-from hotfuse.frontends.torch_tensor import FROM_TORCH, TO_TORCH, to_torch
+from hotfuse.frontends.torch_tensor import FROM_TORCH, TO_TORCH, alone_in_order, to_torch
 from hotfuse.ir.graph import Constant, Node, Value
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import ANY, SizeType, TensorType, Type
@@ -86,6 +86,8 @@ def bind_torch_op(node: Node) -> Compute:
     live = attrs.get("callee")
     target = live.item if live is not None else find_operator(attrs["target"])
     call = caller(target, attrs["args"], dict(attrs["kwargs"]), attrs.get("dims", ()))
+    if "orders" in attrs:
+        call = _with_operands_laid_out(call, attrs["orders"])
     aliases = "any" if live is not None or _may_alias(target) else "none"
     if len(node.outputs) == 1 and live is None and _returns_one(target):
         return Compute(call, aliases=aliases)
@@ -94,6 +96,10 @@ def bind_torch_op(node: Node) -> Compute:
         return _flat(call(*inputs))
 
     return Compute(run, many=True, aliases=aliases)
+
+
+def _with_operands_laid_out(call: Callable[..., Any], orders: Sequence[tuple[int, ...] | None]) -> Callable[..., Any]:
+    return lambda *inputs: call(*(alone_in_order(x, o) for x, o in zip(inputs, orders, strict=True)))
 
 
 def _returns_one(target: Any) -> bool:

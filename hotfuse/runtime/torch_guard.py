@@ -11,15 +11,17 @@ import enum
 import types
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
 
+from hotfuse.frontends.torch_request import TensorInput
 from hotfuse.frontends.torch_skeleton import unsendable
-from hotfuse.frontends.torch_trace import TensorInput
 from hotfuse.frontends.torch_watch import ModuleWatch
-from hotfuse.ir.guard import ShapeClass
+
+if TYPE_CHECKING:
+    from hotfuse.ir.guard import ShapeClass
 
 _FLAT = (torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str)
 _BY_VALUE = (
@@ -36,6 +38,13 @@ class Call:
     frame: Hashable
     shapes: tuple[tuple[int, ...], ...]
     refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a captured class does not answer a call."""
+
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import torch
 from hotfuse.config import Config, resolve
 from hotfuse.errors import ConfigError
 from hotfuse.events import EventLog
-from hotfuse.frontends.torch_trace import FunctionModule
+from hotfuse.frontends.torch_request import FunctionModule
 from hotfuse.runtime.torch_report import TorchReport, explain_classes, make_torch_report
 from hotfuse.runtime.torch_serving import Controller, Family
 from hotfuse.runtime.torch_twin import share_state, subclass

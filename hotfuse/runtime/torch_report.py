@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from hotfuse.runtime.report import explain_text
-
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_serving import Controller, Family
 
@@ -99,6 +97,8 @@ def _why(family: Family, classes: tuple[ClassReport, ...]) -> str:
 
 def explain_classes(family: Family) -> str:
     """Each captured class: where it serves, what its guard asks for, and its nodes."""
+    from hotfuse.runtime.report import explain_text
+
     parts = []
     for member in family.members.values():
         for served in member.classes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,12 +21,15 @@ from hotfuse.config import Config
 from hotfuse.errors import CaptureError, HotfuseError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_capture import capture_here, make_job, submit
+from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, make_skeleton
-from hotfuse.frontends.torch_trace import Trace, TraceRequest
 from hotfuse.frontends.torch_watch import ModuleWatch
-from hotfuse.runtime.torch_class import Miss, ServedClass, serve
-from hotfuse.runtime.torch_guard import Call, CallGuard, bypass, call_structure, describe_leaves, read_call
+from hotfuse.runtime.torch_guard import Call, CallGuard, Miss, bypass, call_structure, describe_leaves, read_call
 from hotfuse.runtime.torch_twin import make_twin
+
+if TYPE_CHECKING:
+    from hotfuse.frontends.torch_trace import Trace
+    from hotfuse.runtime.torch_class import ServedClass
 
 Eager = Callable[..., Any]
 SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
@@ -212,6 +215,8 @@ class Controller:
         try:
             if isinstance(found, CaptureError):
                 raise found
+            from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
+
             assert request.watch is not None
             served = serve(self.module, CallGuard(request.frame, found.shapes, request.watch), found.program, self.config)
             with self._lock:

@@ -17,8 +17,9 @@ import torch
 import hotfuse
 from hotfuse.errors import CaptureError
 from hotfuse.frontends import torch_capture
+from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
-from hotfuse.frontends.torch_trace import Trace, TraceRequest, trace
+from hotfuse.frontends.torch_trace import Trace, trace
 from hotfuse.runtime.torch_guard import call_structure, describe_leaves, read_call
 
 # skeletons
@@ -267,7 +268,10 @@ def start(extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "end",
+    [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long), pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+)
 def test_no_orphan_is_left(end: signal.Signals) -> None:
     process = start("print('ready', flush=True); time.sleep(1000)")
     assert process.stdout is not None

@@ -10,14 +10,16 @@ import torch
 import torch.nn.functional as F
 
 from hotfuse.config import Config
-from hotfuse.errors import CaptureError, DimError, InputError, LimitExceeded
+from hotfuse.errors import CaptureError, DimError, InputError, LimitExceeded, UnsupportedModel
 from hotfuse.frontends import torch_node
 from hotfuse.frontends.torch_dim import from_sympy
 from hotfuse.frontends.torch_export import import_exported
 from hotfuse.frontends.torch_graph import TorchImport, import_fx
-from hotfuse.frontends.torch_node import Decline
+from hotfuse.frontends.torch_node import Decline, TorchNode, type_from_meta
+from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.text import parse_graph, print_graph
+from hotfuse.ir.types import U8
 from hotfuse.ir.verify import verify
 from hotfuse.runtime.torch_exported import ExportedModel, compile_exported
 
@@ -87,6 +89,11 @@ EXACT = {
     "index_one": lambda x: x[:, torch.tensor([0, 3, -1])],
     "index_two": lambda x: x[torch.tensor([0, 2]), torch.tensor([1, -1])],
     "index_inner": lambda x: x.reshape(1, 3, 2, 2)[:, :, torch.tensor([0, 1]), torch.tensor([[1], [0]])],
+    "index_put": lambda x: x.index_put((torch.tensor([0, 2]), torch.tensor([1, -1])), torch.tensor([5.0, 6.0])),
+    "index_add": lambda x: x.index_put((torch.tensor([1, 1]),), x[:2], accumulate=True),
+    "index_put_inner": lambda x: torch.ops.aten.index_put(x.reshape(2, 3, 2), [None, torch.tensor([2, 0])], x[0, :2]),
+    "slice_scatter": lambda x: x.slice_scatter(x[:, :2] * 2, 1, 1, 3).slice_scatter(x[:1], 0, -1),
+    "negative_pad": lambda x: F.pad(x, (-1, 1, 0, -1)),
     "index_select": lambda x: x.index_select(1, torch.tensor([3, 0])),
     "gather": lambda x: x.gather(1, torch.tensor([[0, 1], [2, 3], [3, 3]])),
     "scatter": lambda x: x.scatter(1, torch.tensor([[0, 1], [2, 3], [3, 0]]), 5.0),
@@ -337,6 +344,19 @@ def test_results_are_laid_out_as_eager_lays_them_out() -> None:
         assert ours.stride() == theirs.stride()
 
 
+def test_operators_that_reach_around_strides_see_eagers_memory() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        moved = (x + 1).permute(1, 0).contiguous()  # a copy for eager, the same value here
+        return moved.as_strided((2, 3), (1, 2), 1) + x[1:].clone().as_strided((2, 3), (3, 1))
+
+    assert torch.equal(compiled(function, X)(X), function(X))
+
+
+def test_memory_that_cannot_be_laid_out_again_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="layout cannot be reproduced"):
+        import_exported(exported(lambda x: (x + 1)[1:, 1:].as_strided((2,), (1,), 0), X))
+
+
 def test_gradients_come_from_torch_itself() -> None:
     layer = torch.nn.Linear(4, 2)
     model = compile_exported(torch.export.export(layer, (X,)), Config())
@@ -369,6 +389,21 @@ def test_constants_without_values_are_refused() -> None:
         root.register_buffer("held", torch.ones(2))
     with pytest.raises(CaptureError, match="not known here"):
         import_fx(torch.fx.GraphModule(root, graph), TorchImport())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.empty(2, device="meta"), torch.eye(2).to_sparse(), torch.quantize_per_tensor(torch.ones(1), 1, 0, torch.qint8)],
+)
+def test_tensors_elsewhere_or_of_other_layouts_are_refused(value: torch.Tensor) -> None:
+    with pytest.raises(UnsupportedModel, match="not covered"):
+        type_from_meta(value)
+
+
+@pytest.mark.parametrize("number", [0.5, 300, float("inf"), float("nan"), 1j])
+def test_numbers_that_do_not_fit_a_type_are_refused(number: Any) -> None:
+    with pytest.raises(UnsupportedModel, match="does not fit"):
+        TorchNode("aten.add.Scalar", GraphBuilder(), ()).number(number, U8)
 
 
 def test_every_importer_names_an_operator_of_torch() -> None:

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from hotfuse.cli import opinfo_suite
-from hotfuse.errors import ConfigError
+from hotfuse.errors import ConfigError, ExecutionError
 from hotfuse.runtime import torch_backend
+from hotfuse.runtime.torch_eager.table import EAGER
 
 WAIT = {"wait": True, "strict": True}
 
@@ -167,6 +168,27 @@ def test_a_failure_leaves_eager_and_an_event(monkeypatch: pytest.MonkeyPatch) ->
     assert "planted" in torch_backend.EVENTS.of("backend.failed")[-1].reason
 
 
+def test_a_plan_that_fails_while_running_leaves_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EAGER, "tanh", lambda node, values: broken)
+    fast, x = torch.compile(torch.tanh, backend="hotfuse", options={"wait": True}), torch.randn(3)
+    assert torch.equal(fast(x), torch.tanh(x))
+    assert "planted" in torch_backend.EVENTS.of("backend.failed")[-1].reason
+    with pytest.raises(ExecutionError, match="tanh failed: RuntimeError: planted"):
+        compiled(lambda t: torch.tanh(t))(x)
+
+
+def test_the_users_own_mistakes_raise_torchs_own_errors() -> None:
+    fast = torch.compile(lambda x, i: x[i], backend="hotfuse", options={"wait": True})
+    with pytest.raises(IndexError):
+        fast(torch.zeros(3), torch.tensor([7]))
+
+
+def test_disabling_leaves_the_traced_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTFUSE_DISABLE", "1")
+    compiled(torch.tanh)(torch.zeros(2))
+    assert not torch_backend.COMPILED
+
+
 def test_strict_raises_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_backend, "import_program", broken)
     with pytest.raises(Exception, match="planted"), torch.no_grad():
@@ -206,8 +228,6 @@ def test_gradients_of_a_part_of_them() -> None:
 
 
 def test_the_suite_notices_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hotfuse.runtime.torch_eager.table import EAGER
-
     monkeypatch.setitem(EAGER, "tanh", lambda node, values: lambda x: torch.tanh(x) * 1.001)
     monkeypatch.setitem(EAGER, "flip", lambda node, values: lambda x: x.clone())
     outcomes = opinfo_suite.run_opinfo(r"^(tanh|flip)$")

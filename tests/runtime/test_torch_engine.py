@@ -12,14 +12,14 @@ import hotfuse.ir.ops  # noqa: F401  (fills the table)
 from hotfuse.config import Config
 from hotfuse.errors import ExecutionError, InputError, InvalidModel, UnsupportedModel
 from hotfuse.frontends.torch_template import caller, decoder, encode, find_operator
-from hotfuse.frontends.torch_tensor import TO_TORCH, dtype_from_torch, to_numpy, to_torch
+from hotfuse.frontends.torch_tensor import TO_TORCH, dtype_from_torch, in_order, to_numpy, to_torch
 from hotfuse.ir.builder import GraphBuilder, contents_of
 from hotfuse.ir.graph import Attrs, Constant, Node, Value
 from hotfuse.ir.op import OPS, Pattern, Sample
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.ir.types import ANY, F32, I64, SizeType, TensorType, tensor, type_of
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.torch_call import as_input, in_order
+from hotfuse.runtime.torch_call import as_input
 from hotfuse.runtime.torch_eager.table import EAGER
 from hotfuse.runtime.torch_engine import TORCH
 

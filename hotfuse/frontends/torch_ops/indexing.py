@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.frontends.torch_node import Decline, Imported, TorchNode, aten, axis_of, dtype_of_value, rank_of, shape_of_value
 from hotfuse.frontends.torch_ops.movement import permuted
 from hotfuse.ir.graph import Value
 from hotfuse.ir.op import broadcast_shapes
-from hotfuse.ir.types import I64
+from hotfuse.ir.types import I64, Shape
 
 _SCALAR = Decline("of a scalar")
 
@@ -26,26 +27,64 @@ def index_select(n: TorchNode, x: Value, dim: int, index: Value) -> Imported:
     return n.add("gather", x, index, axis=axis_of(dim, rank_of(x)))
 
 
-@aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
-def index(n: TorchNode, x: Value, indices: Sequence[Value | None]) -> Imported:
-    """One index along one axis is a gather; indices of neighbouring axes are places of several numbers each."""
+@dataclass(frozen=True)
+class Places:
+    """Integer indices of neighbouring axes, as places of several numbers each. `axes` moves the indexed axes of the tensor
+    to the
+    front; `result_axes` does so for the places' own axes in a result, where they stand in for the indexed ones."""
+
+    value: Value
+    shape: Shape
+    axes: tuple[int, ...]
+    result_axes: tuple[int, ...]
+
+
+def places_of(n: TorchNode, x: Value, indices: Sequence[Value | None]) -> Places | Decline:
     given = [(axis, value) for axis, value in enumerate(indices) if value is not None]
     if not given or any(not dtype_of_value(v).is_integer for _, v in given):
         return Decline("a mask chooses the elements")
-    if len(given) == 1:
-        ((axis, places),) = given
-        return n.add("gather", x, places, axis=axis)
     first, count, rank = given[0][0], len(given), rank_of(x)
     if [axis for axis, _ in given] != list(range(first, first + count)):
         return Decline("indices of axes that are apart")
     shape = broadcast_shapes(*(shape_of_value(v) for _, v in given))
     assert shape is not None
-    parts = [n.add("unsqueeze", n.add("expand", n.cast(v, I64), n.dims(shape)), axes=(len(shape),)) for _, v in given]
-    places = n.add("concat", *parts, axis=len(shape))
-    leading = permuted(n, x, (*range(first, first + count), *range(first), *range(first + count, rank)))
-    found = n.add("gather_nd", leading, places, batch_dims=0)
     wide = len(shape)
-    return permuted(n, found, (*range(wide, wide + first), *range(wide), *range(wide + first, wide + rank - count)))
+    parts = [n.add("unsqueeze", n.add("expand", n.cast(v, I64), n.dims(shape)), axes=(wide,)) for _, v in given]
+    axes = (*range(first, first + count), *range(first), *range(first + count, rank))
+    result_axes = (*range(first, first + wide), *range(first), *range(first + wide, wide + rank - count))
+    return Places(n.add("concat", *parts, axis=wide), shape, axes, result_axes)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+@aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index(n: TorchNode, x: Value, indices: Sequence[Value | None]) -> Imported:
+    """One index along one axis is a gather; indices of neighbouring axes are places of several numbers each."""
+    given = [(axis, value) for axis, value in enumerate(indices) if value is not None]
+    if len(given) == 1 and dtype_of_value(given[0][1]).is_integer:
+        ((axis, only),) = given
+        return n.add("gather", x, only, axis=axis)
+    places = places_of(n, x, indices)
+    if isinstance(places, Decline):
+        return places
+    found = n.add("gather_nd", permuted(n, x, places.axes), places.value, batch_dims=0)
+    return permuted(n, found, _inverse(places.result_axes))
+
+
+@aten("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(n: TorchNode, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool) -> Imported:
+    places = places_of(n, x, indices)
+    if isinstance(places, Decline):
+        return places
+    leading = permuted(n, x, places.axes)
+    count = len([v for v in indices if v is not None])
+    target = (*places.shape, *shape_of_value(leading)[count:])
+    whole = tuple(target[i] for i in _inverse(places.result_axes))
+    updates = permuted(n, n.add("expand", n.cast(values, n.dtype), n.dims(whole)), places.result_axes)
+    found = n.add("scatter_nd", leading, places.value, updates, reduction="add" if accumulate else "none")
+    return permuted(n, found, _inverse(places.axes))
 
 
 @aten("aten.gather.default")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hotfuse.errors import DimError
 from hotfuse.frontends.torch_node import (
     Decline,
     Imported,
@@ -91,7 +92,7 @@ def place(index: Dim, size: Dim) -> Dim:
         return index
     if isinstance(index, int):
         return size + index
-    raise TypeError("the sign of an index is not known")
+    raise DimError("the sign of an index is not known")
 
 
 @aten("aten.slice.Tensor", "aten.slice_copy.Tensor")
@@ -185,9 +186,25 @@ def constant_pad(n: TorchNode, x: Value, pad: Sequence[Dim], value: Any) -> Impo
     after: list[Dim] = [0] * rank
     for i in range(len(pad) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
-    if any(lower_bound(p) is None or lower_bound(p) < 0 for p in pad):  # type: ignore[operator]
-        return Decline("negative padding is run by torch")
     return n.add("pad", x, n.dims((*before, *after)), n.number(value, n.dtype), mode="constant")
+
+
+@aten("aten.slice_scatter.default")
+def slice_scatter(n: TorchNode, x: Value, source: Value, dim: int, start: Any, end: Any, step: Dim) -> Imported:
+    """What lies before the slice, the source, what lies after it."""
+    shape = shape_of_value(x)
+    axis = axis_of(dim, len(shape))
+    first = 0 if start is None else start
+    if step != 1 or not isinstance(first, (int, Expr)) or lower_bound(first) is None:
+        return Decline("a slice with a step, or whose start depends on data")
+    first = place(first, shape[axis])
+    last = first + shape_of_value(source)[axis]
+    parts = [n.cast(source, n.dtype)]
+    if first != 0:
+        parts.insert(0, n.add("slice", x, n.dims((0,)), n.dims((first,)), axes=(axis,), steps=(1,)))
+    if last != shape[axis]:
+        parts.append(n.add("slice", x, n.dims((last,)), n.dims((shape[axis],)), axes=(axis,), steps=(1,)))
+    return n.add("concat", *parts, axis=axis)
 
 
 @aten("aten.tril.default", "aten.triu.default")

@@ -126,8 +126,8 @@ def variance(n: TorchNode, x: Value, dims: Any, correction: Any, keepdim: bool) 
     return [result, n.cast(n.add("reduce_mean", source, axes=axes, keepdims=bool(keepdim)), n.dtype)]
 
 
-@aten("aten.cumsum.default")
-def cumsum(n: TorchNode, x: Value, dim: int, dtype: Any) -> Imported:
+@aten("aten.cumsum.default", "aten.cumprod.default")
+def running(n: TorchNode, x: Value, dim: int, dtype: Any) -> Imported:
     if rank_of(x) == 0 or n.dtype.kind == "complex":
         return Decline("of a scalar or of complex numbers")
-    return n.add("cumsum", n.cast(x, n.dtype), axis=axis_of(dim, rank_of(x)))
+    return n.add("cumsum" if "cumsum" in n.name else "cumprod", n.cast(x, n.dtype), axis=axis_of(dim, rank_of(x)))

@@ -34,7 +34,8 @@ def attention(
     softcap: float = 0.0,
 ) -> Array:
     (batch, heads, queries, size), (_, kv_heads, keys, _) = q.shape, k.shape
-    grouped = (q * q.dtype.type(size**-0.5 if scale is None else scale)).reshape(batch, kv_heads, -1, size)
+    rows = queries * (heads // kv_heads) if kv_heads else 0
+    grouped = (q * q.dtype.type(size**-0.5 if scale is None else scale)).reshape(batch, kv_heads, rows, size)
     scores = np.matmul(grouped, k.swapaxes(-1, -2)).reshape(batch, heads, queries, keys)
     if softcap:
         scores = np.tanh(scores / q.dtype.type(softcap)) * q.dtype.type(softcap)
@@ -49,7 +50,7 @@ def attention(
     weights = _softmax_or_zero(scores)
     if hidden is not None and hidden.any():  # a mask of -inf hides NaN scores too
         np.copyto(weights, q.dtype.type(0), where=hidden)
-    result: Array = np.matmul(weights.reshape(batch, kv_heads, -1, keys), v)
+    result: Array = np.matmul(weights.reshape(batch, kv_heads, rows, keys), v)
     return result.reshape(batch, heads, queries, v.shape[-1])
 
 
@@ -73,7 +74,7 @@ def _attention_infer(call: Call) -> Sequence[Type]:
         return (TensorType(q.dtype, call.unknown(4)),)
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
         raise call.fail(f"query, key and value must have four axes, not {q}, {k}, {v}")
-    if isinstance(q.shape[1], int) and isinstance(k.shape[1], int) and (k.shape[1] == 0 or q.shape[1] % k.shape[1]):
+    if isinstance(q.shape[1], int) and isinstance(k.shape[1], int) and q.shape[1] % (k.shape[1] or q.shape[1] + 1):
         raise call.fail(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads")
     for name, a, b in (
         ("size", q.shape[3], k.shape[3]),

@@ -77,6 +77,15 @@ def scatter_elements(node: Node, values: Sequence[Value]) -> Function | None:
     return run
 
 
+@eager("scatter_nd")
+def scatter_nd(node: Node, values: Sequence[Value]) -> Function | None:
+    reduction = node.attrs.get("reduction", "none")
+    if reduction not in ("none", "add"):
+        return None
+    accumulate = reduction == "add"
+    return lambda x, indices, updates: x.index_put(_places(indices).unbind(-1), updates, accumulate)
+
+
 @eager("topk")
 def topk(node: Node, values: Sequence[Value]) -> Function:
     axis, largest, ordered = node.attrs.get("axis", -1), node.attrs.get("largest", True), node.attrs.get("sorted", True)

@@ -1,0 +1,50 @@
+"""What is asked of a capture: the module, and one call without its data.
+
+These records are all that the request path needs of the capture; they import nothing of the IR, so that `hotfuse.compile` and
+the first call stay light.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor argument as far as a capture sees it. `order` lists its axes from the largest stride to the smallest; None says
+    that the tensor has gaps or overlaps, and that its exact strides count. `same_as` is an earlier leaf that is the same."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...] | None
+    dtype: torch.dtype
+    device: str
+    requires_grad: bool
+    same_as: int = -1
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """What to trace: the module, the leaves of `(args, kwargs)`, these with leaves as numbers, and the call's modes."""
+
+    module: Any
+    leaves: tuple[Any, ...]
+    structure: Any
+    grad: bool
+    default_dtype: torch.dtype
+
+
+class FunctionModule(torch.nn.Module):  # type: ignore[misc]
+    """A plain function or bound method as a module; the module that a method belongs to becomes a submodule."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        owner = getattr(function, "__self__", None)
+        self.function = function.__func__ if isinstance(owner, torch.nn.Module) else function
+        self.owner = owner if isinstance(owner, torch.nn.Module) else None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner, *args, **kwargs)
