@@ -24,7 +24,7 @@ import torch
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 
-CHUNK_BYTES = 1 << 20  # one checksum covers this much: 0.2 ms
+CHUNK_BYTES = 1 << 18  # of one checksum: 32,768 words, the most that torch works through without waking its thread pool
 _VERSION = operator.attrgetter("_version")
 _SHAPE = operator.attrgetter("shape")
 _DTYPE = operator.attrgetter("dtype")

@@ -24,7 +24,11 @@ from hotfuse.ir.types import TensorType
 from hotfuse.ir.verify import verify
 from hotfuse.numerics import GOOD, Verdict, close_to_exact, same_bits, within_ulp
 from hotfuse.runtime.session import Session
-from tests.fuzz.onnx_draft import Draft, Tensor, read_names
+from tests.fuzz.onnx_draft import Draft, Tensor, compute, read_names
+
+
+# operators that may answer with either zero when asked to choose between 0.0 and -0.0
+CHOOSING = ("Clip", "Min", "Max", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool")
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def _results(stage: str, session: Session, case: Case) -> Iterable[str]:
             if not np.array_equal(x, kept[n]):
                 yield f"{stage}, sizes {dict(sizes)}: input {n} was changed"
         for tensor, ours, signature in zip(case.outputs, found, session.outputs, strict=True):
-            verdict = judge(tensor, np.asarray(ours), i)
+            verdict = judge(case, tensor, np.asarray(ours), i)
             if not verdict:
                 yield f"{stage}, sizes {dict(sizes)}: {tensor.name}: {verdict.reason}"
             elif isinstance(signature.type, TensorType) and signature.type.shape is not None:
@@ -106,13 +110,36 @@ def _results(stage: str, session: Session, case: Case) -> Iterable[str]:
             yield f"{stage}: two calls differ"
 
 
-def judge(tensor: Tensor, ours: Any, setting: int) -> Verdict:
+def judge(case: Case, tensor: Tensor, ours: Any, setting: int) -> Verdict:
     original, exact = tensor.data[setting], tensor.exact[setting]
     if tensor.bits:
-        return same_bits(ours, original)
+        alike = same_bits(ours, original)
+        choosing = any(node.op_type in CHOOSING for node in case.proto.graph.node)
+        return GOOD if choosing and ours.dtype == original.dtype and np.array_equal(ours, original) else alike
     verdict = close_to_exact(ours, original, exact)
-    # an original of few elements can be right by luck; 2 units from the exact result are right by the rule of arithmetic
-    return verdict if verdict or not within_ulp(ours, exact.astype(original.dtype), 2) else GOOD
+    if verdict or ours.shape != original.shape or ours.dtype != original.dtype or not tensor.is_float:
+        return verdict
+    if within_ulp(ours, exact.astype(original.dtype), 2):  # right by the rule of arithmetic; the original was lucky
+        return GOOD
+    noisy = [jittered(case, setting, seed)[tensor.name] for seed in range(4)]
+    worst = max((original, *noisy), key=lambda x: float(np.abs(x - exact).sum()))
+    return close_to_exact(ours, worst, exact)
+
+
+def jittered(case: Case, setting: int, seed: int) -> dict[str, Any]:
+    """The oracle's values when every intermediate is rounded otherwise, by up to a unit in its last place: what a row of few
+    elements, or one that cancels, owes to luck."""
+    rng = np.random.default_rng(seed)
+    draft = case.draft
+    values = {n: t.data[setting] for n, t in draft.tensors.items()}
+    for node in case.proto.graph.node:
+        reads = {n: draft.tensors[n] for n in read_names(node)}
+        (results,) = compute(node, reads, draft.opset, [{n: values[n] for n in reads}])
+        for name, x in zip(node.output, results, strict=True):
+            if x.dtype.kind == "f" and name and not draft.tensors[name].bits:
+                x = (x * (1 + rng.uniform(-1, 1, x.shape) * np.finfo(x.dtype).eps)).astype(x.dtype)
+            values[name] = x
+    return values
 
 
 def _from_two_threads(session: Session, case: Case) -> list[str]:
