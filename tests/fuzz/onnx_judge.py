@@ -137,7 +137,7 @@ def jittered(case: Case, setting: int, seed: int) -> dict[str, Any]:
         (results,) = compute(node, reads, draft.opset, [{n: values[n] for n in reads}])
         for name, x in zip(node.output, results, strict=True):
             if x.dtype.kind == "f" and name and not draft.tensors[name].bits:
-                x = (x * (1 + rng.uniform(-1, 1, x.shape) * np.finfo(x.dtype).eps)).astype(x.dtype)
+                x = np.asarray(x * (1 + rng.uniform(-1, 1, x.shape) * np.finfo(x.dtype).eps), x.dtype)
             values[name] = x
     return values
 
