@@ -12,42 +12,30 @@ constants are declared again (by reference).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
 from onnx import helper
 
 import hotfuse.frontends.onnx_ops  # noqa: F401  (fills IMPORTERS)
-from hotfuse.config import Config
-from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded, UnsupportedModel
-from hotfuse.frontends.onnx_external import DataFiles
-from hotfuse.frontends.onnx_node import IMPORTERS, ONNX_DTYPES, Decline, Imported, OnnxNode
-from hotfuse.frontends.onnx_tensor import NOWHERE, embed_external, sparse_constant, tensor_constant
+from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded
+from hotfuse.frontends.onnx_body import bind_attributes, function_body
+from hotfuse.frontends.onnx_context import OnnxImport
+from hotfuse.frontends.onnx_node import IMPORTERS, Decline, Imported, OnnxNode
+from hotfuse.frontends.onnx_opaque import import_opaque
+from hotfuse.frontends.onnx_tensor import sparse_constant, tensor_constant
+from hotfuse.frontends.onnx_types import type_from_proto
 from hotfuse.ir.builder import GraphBuilder
-from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.graph import Constant, Graph, Origin, Value
-from hotfuse.ir.op import OPS, FreshSymbols
-from hotfuse.ir.types import ANY, MapType, OptionalType, SequenceType, TensorType, Type
+from hotfuse.ir.op import OPS
+from hotfuse.ir.types import ANY, TensorType, Type
 
 DIRECT = {name: op.name for op in OPS.values() for name in op.onnx}
 Env = dict[str, Value | None]
 # what importers, and onnx's own helpers, stumble over in a node that breaks its operator's rules
 MALFORMED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError)
-
-
-@dataclass
-class OnnxImport:
-    """What an import needs and finds. `opaque` lists (origin, operator, reason) of nodes nobody here knows."""
-
-    opsets: Mapping[str, int]
-    config: Config
-    files: DataFiles = NOWHERE
-    initializers: Mapping[str, Constant] = field(default_factory=dict)
-    fresh: FreshSymbols = field(default_factory=FreshSymbols)
-    opaque: list[tuple[str, str, str]] = field(default_factory=list)
-    depth: int = 0
 
 
 def import_model(proto: onnx.ModelProto, context: OnnxImport) -> Graph:
@@ -184,7 +172,7 @@ def _import(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | N
         if not any(v is not None and v.type is ANY for v in n.inputs):
             raise
         n.builder.undo(mark)
-        return _import_opaque(n, domain, "the type of an input is not known before it runs", context)
+        return import_opaque(n, domain, "the type of an input is not known before it runs", context)
 
 
 def _import_known(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
@@ -200,7 +188,7 @@ def _import_known(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Val
     body = function_body(n, domain)
     if body is not None:
         return _import_function(body, n, domain, context)
-    return _import_opaque(n, domain, reason, context)
+    return import_opaque(n, domain, reason, context)
 
 
 def _direct_fits(n: OnnxNode) -> bool:
@@ -249,25 +237,6 @@ def _text(data: bytes) -> Any:
 # function bodies
 
 
-def function_body(n: OnnxNode, domain: str) -> onnx.FunctionProto | None:
-    """onnx's own definition of the node in terms of simpler ones, if it has one."""
-    try:
-        schema = onnx.defs.get_schema(n.op_type, n.version, domain)
-    except onnx.defs.SchemaError:
-        return None
-    if schema.has_function:
-        versions = [v for v in schema.function_opset_versions if v <= n.version]
-        data = schema.get_function_with_opset_version(max(versions)) if versions else None
-        return onnx.FunctionProto.FromString(data) if data else None
-    if schema.has_context_dependent_function:
-        versions = [v for v in schema.context_dependent_function_opset_versions if v <= n.version]
-        types = [b"" if v is None else type_to_proto(v.type).SerializeToString() for v in n.inputs]
-        if versions:
-            data = schema.get_context_dependent_function_with_opset_version(max(versions), n.proto.SerializeToString(), types)
-            return onnx.FunctionProto.FromString(data) if data else None
-    return None
-
-
 def _import_function(body: onnx.FunctionProto, n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
     if context.depth >= context.config.max_nesting:
         raise LimitExceeded(f"functions are nested deeper than {context.config.max_nesting}")
@@ -286,97 +255,6 @@ def _import_function(body: onnx.FunctionProto, n: OnnxNode, domain: str, context
         values = import_node(bound, [env[i] if i else None for i in bound.input], n.builder, env, inner)
         _bind_outputs(bound, values, env)
     return [env.get(name) for name in body.output]
-
-
-def bind_attributes(node: onnx.NodeProto, bindings: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """The node with attributes that refer to the function's own replaced by what the caller gave, in nested graphs too."""
-    if not any(a.ref_attr_name or a.HasField("g") for a in node.attribute):
-        return node
-    bound = onnx.NodeProto()
-    bound.CopyFrom(node)
-    del bound.attribute[:]
-    for attribute in node.attribute:
-        source = bindings.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
-        if source is None:
-            continue
-        copy = bound.attribute.add()
-        copy.CopyFrom(source)
-        copy.name = attribute.name
-        if attribute.HasField("g"):
-            del copy.g.node[:]
-            copy.g.node.extend(bind_attributes(inner, bindings) for inner in attribute.g.node)
-    return bound
-
-
-# opaque nodes
-
-
-def _import_opaque(n: OnnxNode, domain: str, reason: str, context: OnnxImport) -> Sequence[Value]:
-    """Keep the node as it is, for onnx's reference evaluator."""
-    if not domain.startswith("ai.onnx") and domain != "":
-        raise UnsupportedModel(f"operator {n.op_type} of domain {domain!r} is not known; register a function body for it")
-    try:
-        onnx.defs.get_schema(n.op_type, n.version, domain)
-    except onnx.defs.SchemaError:
-        raise UnsupportedModel(
-            f"ONNX has no operator {n.op_type!r} in opset {n.version} of domain {domain or 'ai.onnx'!r}; check the opset import"
-        ) from None
-    model = _single_node_model(n, domain, context)
-    types = _opaque_types(model, n, context)
-    given = [v for v in n.inputs if v is not None]
-    context.opaque.append((str(n.builder.origin), n.op_type, reason))
-    return n.builder.add_node(
-        "onnx_op",
-        given,
-        {"op_type": n.op_type, "domain": domain, "version": n.version, "reason": reason, "proto": model.SerializeToString()},
-        outputs=n.num_outputs,
-        types=types,
-    )
-
-
-def _single_node_model(n: OnnxNode, domain: str, context: OnnxImport) -> onnx.ModelProto:
-    node = onnx.NodeProto()
-    node.CopyFrom(n.proto)
-    del node.input[:], node.output[:]
-    for attribute in node.attribute:
-        for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-            embed_external(tensor, context.files)
-    infos = []
-    for i, value in enumerate(n.inputs):
-        node.input.append(f"x{i}" if value is not None else "")
-        if value is not None:
-            infos.append(onnx.ValueInfoProto(name=f"x{i}", type=type_to_proto(value.type)))
-    node.output.extend(f"y{i}" for i in range(n.num_outputs))
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
-    graph = helper.make_graph([node], "opaque", infos, outputs)
-    opsets = [helper.make_opsetid(d, v) for d, v in {**context.opsets, domain: n.version}.items()]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
-def _opaque_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) -> list[Type]:
-    unknown: list[Type] = [ANY] * n.num_outputs
-    if not _safe_to_infer(model):
-        return unknown
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # onnx raises many kinds; without its answer the node still runs, untyped
-        return unknown
-    return [type_from_proto(o.type, context.fresh) for o in inferred.graph.output]
-
-
-def _safe_to_infer(model: onnx.ModelProto) -> bool:
-    """Whether onnx's inference may see this node. It reads through null where an input has no type, or an attribute is missing
-    or of another kind (EyeLike, LabelEncoder, RegexFullMatch, TreeEnsemble and others of onnx 1.23), which ends the process."""
-    if any(info.type.WhichOneof("value") is None for info in model.graph.input):
-        return False
-    rules = onnx.checker.C.CheckerContext()
-    rules.ir_version = model.ir_version
-    rules.opset_imports = {o.domain: o.version for o in model.opset_import}
-    try:
-        onnx.checker.check_node(model.graph.node[0], rules)
-    except Exception:  # ValidationError, and whatever the decoding of the node raises
-        return False
-    return True
 
 
 # nested graphs
@@ -435,60 +313,3 @@ def import_nested(
         outputs = _import_nodes(proto, nested, scope, inner)
         graphs.append(nested.build(outputs))
     return graphs, captured
-
-
-# types
-
-
-def type_from_proto(proto: onnx.TypeProto, fresh: Callable[[], Dim], name: str = "") -> Type:
-    kind = proto.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        tensor = getattr(proto, kind)
-        if tensor.elem_type == onnx.TensorProto.UNDEFINED:
-            return ANY
-        if tensor.elem_type not in ONNX_DTYPES:
-            raise InvalidModel(f"value {name!r} has the unknown element type {tensor.elem_type}")
-        shape = tuple(_dim(d, fresh, name) for d in tensor.shape.dim) if tensor.HasField("shape") else None
-        return TensorType(ONNX_DTYPES[tensor.elem_type], shape)
-    if kind == "sequence_type":
-        return SequenceType(type_from_proto(proto.sequence_type.elem_type, fresh, name))
-    if kind == "optional_type":
-        return OptionalType(type_from_proto(proto.optional_type.elem_type, fresh, name))
-    if kind == "map_type":
-        return MapType(ONNX_DTYPES[proto.map_type.key_type], type_from_proto(proto.map_type.value_type, fresh, name))
-    return ANY
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension, fresh: Callable[[], Dim], name: str) -> Dim:
-    if dim.HasField("dim_value"):
-        if dim.dim_value < 0:
-            if not name:  # onnx's own inference says -1 for what it does not know; only the model's declarations have names
-                return fresh()
-            raise InvalidModel(f"value {name!r} has the negative size {dim.dim_value}")
-        return int(dim.dim_value)
-    if dim.dim_param:
-        if not isinstance(dim.dim_param, str):
-            raise InvalidModel(f"value {name!r} has a size whose name is not text (UTF-8)")
-        return symbol(_symbol_name(dim.dim_param))
-    return fresh()
-
-
-def _symbol_name(text: str) -> str:
-    """A dim_param as a symbol; characters that the text form of dims gives a meaning are replaced."""
-    name = "".join(c if c.isalnum() or c in "_." else "_" for c in text)
-    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
-
-
-def type_to_proto(type: Type) -> onnx.TypeProto:
-    if isinstance(type, TensorType):
-        number = next(k for k, v in ONNX_DTYPES.items() if v == type.dtype)
-        shape = None if type.shape is None else [d if isinstance(d, int) else None for d in type.shape]
-        return helper.make_tensor_type_proto(number, shape)
-    if isinstance(type, SequenceType):
-        return helper.make_sequence_type_proto(type_to_proto(type.element))
-    if isinstance(type, OptionalType):
-        return helper.make_optional_type_proto(type_to_proto(type.element))
-    if isinstance(type, MapType):
-        key = next(k for k, v in ONNX_DTYPES.items() if v == type.key)
-        return helper.make_map_type_proto(key, type_to_proto(type.value))
-    return onnx.TypeProto()

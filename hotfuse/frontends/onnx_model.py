@@ -9,9 +9,10 @@ import onnx
 
 from hotfuse.config import Config
 from hotfuse.errors import InvalidModel, UnsupportedModel
+from hotfuse.frontends.onnx_context import OnnxImport
 from hotfuse.frontends.onnx_file import open_model
 from hotfuse.frontends.onnx_function import inline_functions
-from hotfuse.frontends.onnx_graph import OnnxImport, import_model
+from hotfuse.frontends.onnx_graph import import_model
 from hotfuse.ir.graph import Graph
 
 

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import hotfuse
 from hotfuse.errors import ExecutionError, InputError, InvalidModel, LimitExceeded
-from hotfuse.frontends.onnx_graph import bind_attributes
+from hotfuse.frontends.onnx_body import bind_attributes
 from hotfuse.ir.types import TensorType
 from hotfuse.ir.verify import verify
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hotfuse.errors import InvalidModel
 from hotfuse.frontends.onnx_node import ONNX_DTYPES, Imported, OnnxNode, onnx_op
 from hotfuse.frontends.onnx_ops.control import shapeless
+from hotfuse.frontends.onnx_types import type_from_proto
+from hotfuse.ir.op import FreshSymbols
 from hotfuse.ir.types import F32, Type
 
 
@@ -63,9 +65,6 @@ def optional(n: OnnxNode) -> Imported:
 
 def _element(proto: object) -> Type:
     """The type an empty optional may hold; it has no sizes."""
-    from hotfuse.frontends.onnx_graph import type_from_proto
-    from hotfuse.ir.op import FreshSymbols
-
     return shapeless(type_from_proto(proto, FreshSymbols()))  # type: ignore[arg-type]
 
 
