@@ -108,6 +108,9 @@ class OnnxNode:
         return self.type(i).rank
 
     def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute. ONNX has numbers as float32, so a default is rounded as one that is written out would be."""
+        if name not in self.attributes and isinstance(default, float):
+            return float(np.float32(default))
         return self.attributes.get(name, default)
 
     def required(self, name: str) -> Any:

@@ -1,7 +1,8 @@
 """`.pt2` files: exported programs on disk, checked before torch reads them.
 
-Loading such a file can run code in five ways: pickled weights and constants, pickled example inputs, compiled libraries,
-size expressions (torch hands them to sympy, which evaluates text), and operator names that resolve to arbitrary functions.
+Using such a file can run code in seven ways: pickled weights and constants, pickled example inputs, compiled libraries,
+size expressions (torch hands them to sympy, which evaluates text), operator names that resolve to arbitrary functions, guards
+(Python text), and names of values and arguments that torch writes into Python code.
 Files as `torch.export.save` writes them for ordinary models need none of these; everything else is refused before torch
 sees it. Entries must be stored uncompressed, as torch writes them, so that a file cannot unpack to more than its own size.
 """
@@ -21,6 +22,7 @@ import torch
 
 from hotfuse.config import Config
 from hotfuse.errors import InvalidModel, LimitExceeded, UnsafeModel
+from hotfuse.frontends.torch_guard_text import is_guard
 
 _FUNCTIONS = {
     "Add", "Mul", "Pow", "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "Identity",
@@ -30,6 +32,8 @@ _FUNCTIONS = {
 }  # fmt: skip
 _SYMBOL = re.compile(r"^(s|u|zuf|zf)\d+$")
 _TARGET = re.compile(r"^(torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_sqrt)$")
+_NAMES = {"name", "as_name", "forward_arg_names"}
+_NAME = re.compile(r"^[A-Za-z_][\w.]*$|^$")
 _PICKLED = re.compile(r"(^|/)(custom_obj_|opaque_obj_)")
 
 
@@ -100,6 +104,33 @@ def _check_json(name: str, data: bytes) -> None:
             raise UnsafeModel(f"entry {name!r} has the size {str(value)[:80]!r}, which is not plain arithmetic")
         if key == "target" and isinstance(value, str) and "/models/" in name and not _TARGET.match(value):
             raise UnsafeModel(f"entry {name!r} calls {value[:80]!r}, which is not a torch operator")
+        if key == "guards_code" and not all(is_guard(str(text)) for text in value or ()):
+            raise UnsafeModel(f"entry {name!r} has guards {str(value)[:200]!r}, which are not comparisons of sizes")
+        if key in _NAMES and "/models/" in name and not all(_is_name(text) for text in _listed(value)):
+            raise UnsafeModel(f"entry {name!r} has the name {str(value)[:80]!r}; names are letters, digits and underscores")
+        if key == "in_spec" and "/models/" in name and not _has_plain_keys(value):
+            raise UnsafeModel(f"entry {name!r} has a keyword argument whose name is not one: {str(value)[:200]}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_name(text: Any) -> bool:
+    """Whether torch can write this into code as a name. Numbers and records under such keys are looked at by themselves."""
+    return not isinstance(text, str) or bool(_NAME.match(text))
+
+
+def _has_plain_keys(spec: Any) -> bool:
+    """Whether the keyword arguments in the structure of a call, which torch writes into code, have names of Python."""
+    if not spec:
+        return True
+    try:
+        _, tree = json.loads(spec)
+        keywords = json.loads(tree["children_spec"][1]["context"])
+        return all(isinstance(key, str) and key.isidentifier() for key in keywords)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
 
 
 def is_size_expression(text: str) -> bool:

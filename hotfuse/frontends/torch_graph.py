@@ -40,10 +40,11 @@ IDENTITIES = {
     "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.view_of.default", "prims.view_of.default",
     "aten.alias_copy.default", "aten.detach_copy.default", "aten.lift.default",
 }  # fmt: skip
-CHECKS = {
-    "aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default",
-    "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+CHECKS = {  # of values: these stay in their place, and raise as eager does
+    "aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default", "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg", "aten._functional_assert_scalar.default",
 }  # fmt: skip
+METADATA_CHECKS = {"aten._assert_tensor_metadata.default"}  # what guards and types already say
 
 VIEWS = {
     "aten.view.default", "aten.permute.default", "aten.transpose.int", "aten.t.default", "aten.expand.default",
@@ -173,8 +174,13 @@ def _import_call(node: fx.Node, env: Mapping[fx.Node, Any], builder: GraphBuilde
     if isinstance(val, torch.SymInt) and not is_unbacked(val):
         return dim_from_torch(val)
     name = str(node.target)
-    if name in CHECKS:
+    if name in METADATA_CHECKS:
         return None
+    if name in CHECKS:
+        counted = len(context.opaque)
+        result = _opaque(node.target, args, kwargs, val, True, builder, context, "it is an assertion")
+        del context.opaque[counted:]  # nothing that an operator here could do better
+        return result
     if not isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)) or isinstance(
         val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     ):

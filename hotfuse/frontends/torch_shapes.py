@@ -6,8 +6,9 @@ as `Eq(Mod(s0, 2), 0)`. All of it becomes one `ShapeClass`. A guard that has no 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ import torch
 from hotfuse.errors import DimError
 from hotfuse.frontends.torch_dim import dim_from_torch, from_sympy
 from hotfuse.ir.guard import Relation, ShapeClass, SizeRange
-from hotfuse.ir.types import Shape
 
 _COMPARISONS = {
     "Equality": "==",
@@ -40,29 +40,45 @@ _LOOKS = ("aten.view.", "aten.reshape.", "aten.expand.")  # their result's shape
 _MAY_DO_NOTHING = (*_LOOKS, "aten.slice.")
 
 
-def shape_class(exported: Any) -> ShapeClass:
-    """The class of input shapes that a traced program holds for: its guards, ranges and fixed sizes."""
-    shapes: list[Shape] = []
-    env = None
-    for value in _user_tensors(exported):
-        shapes.append(tuple(dim_from_torch(size) for size in value.shape))
-        env = next((s.node.shape_env for s in value.shape if not isinstance(s, int)), env)
-    if env is None:
-        return ShapeClass(tuple(shapes))
-    symbols = {
-        s for value in _user_tensors(exported) for d in value.shape if not isinstance(d, int) for s in d.node.expr.free_symbols
-    }
+def shape_class(exported: Any, declared: Mapping[Any, Any] | None = None) -> ShapeClass:
+    """The class of input shapes that a program holds for: its guards, fixed sizes, and ranges. These are the `declared` ones,
+    or else those that tracing found, sizes of 0 left out."""
+    sizes = [size for shape in _user_shapes(exported) for size in shape if not isinstance(size, int)]
+    shapes = tuple(tuple(dim_from_torch(size) for size in shape) for shape in _user_shapes(exported))
+    if not sizes:
+        return ShapeClass(shapes)
+    env = sizes[0].node.shape_env
+    symbols = {s for size in sizes for s in size.node.expr.free_symbols}
     ranges = []
     for name in sorted(symbols, key=str):
-        bound = env.var_to_range[name]
+        bound = (declared or {}).get(name, env.var_to_range[name])
+        least = int(bound.lower) if bound.lower.is_Integer else None
         most = int(bound.upper) if bound.upper.is_Integer else None
-        ranges.append(SizeRange(str(name), max(1, int(bound.lower)), most))
-    return ShapeClass(tuple(shapes), tuple(ranges), tuple(_relations(env, symbols)))
+        if declared is None:
+            least = max(1, least or 0)
+        if least is not None or most is not None:
+            ranges.append(SizeRange(str(name), least, most))
+    relations = [*_bounds(declared or {}, symbols), *_relations(env, symbols)]
+    return ShapeClass(shapes, tuple(ranges), tuple(relations))
+
+
+def _bounds(declared: Mapping[Any, Any], symbols: set[Any]) -> Iterator[Relation]:
+    """Declared ranges of sizes that are computed from others."""
+    for expression, bound in declared.items():
+        if expression.is_Symbol or not expression.free_symbols <= symbols:
+            continue
+        dim = from_sympy(expression, lambda s: 0)
+        if bound.lower.is_Integer and bound.lower > 0:
+            yield Relation(dim, ">=", int(bound.lower))
+        if bound.upper.is_Integer:
+            yield Relation(dim, "<=", int(bound.upper))
 
 
 def _relations(env: Any, symbols: set[Any]) -> Iterator[Relation]:
     for guard in env.guards:
-        expression = guard.expr.xreplace(env.replacements)
+        expression = guard.expr
+        for _ in env.replacements:  # a replacement may need another
+            expression = expression.xreplace(env.replacements)
         if expression.is_Boolean and expression.is_Atom:  # plain truth
             continue
         compare = _COMPARISONS.get(type(expression).__name__)
@@ -72,13 +88,39 @@ def _relations(env: Any, symbols: set[Any]) -> Iterator[Relation]:
         yield Relation(left, compare, right)
 
 
-def _user_tensors(exported: Any) -> Iterator[Any]:
-    """The example values of the program's tensor inputs, in the order of the call's leaves."""
+@contextlib.contextmanager
+def declared_ranges(exported: Any) -> Iterator[None]:
+    """Within, the program's size arithmetic knows no more of a size than the user declared: tracing takes sizes of at least 2
+    for granted, a declared range may include 0 and 1."""
+    saved: list[tuple[Any, dict[Any, Any]]] = []
+    sizes = [size for shape in _user_shapes(exported) for size in shape if not isinstance(size, int)]
+    if sizes:
+        ranges = sizes[0].node.shape_env.var_to_range
+        saved.append((ranges, dict(ranges)))
+        ranges.update({name: bound for name, bound in exported.range_constraints.items() if name in ranges})
+    try:
+        yield
+    finally:
+        for ranges, before in saved:
+            ranges.update(before)
+
+
+def _user_shapes(exported: Any) -> Iterator[tuple[Any, ...]]:
+    """The example shapes of the program's tensor inputs, and numbers that vary as shapes of one axis, in the order of the
+    call's leaves."""
+    for value in _user_values(exported):
+        if isinstance(value, torch.Tensor):
+            yield tuple(value.shape)
+        elif isinstance(value, torch.SymInt):
+            yield (value,)
+
+
+def _user_values(exported: Any) -> Iterator[Any]:
     kind = torch.export.graph_signature.InputKind.USER_INPUT
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
     for spec in exported.graph_signature.input_specs:
-        if spec.kind is kind and isinstance(values.get(spec.arg.name), torch.Tensor):
-            yield values[spec.arg.name]
+        if spec.kind is kind:
+            yield values.get(spec.arg.name)
 
 
 def widened_symbols(shapes: ShapeClass, exact: Sequence[tuple[int, ...]]) -> frozenset[str]:
@@ -95,8 +137,8 @@ def admit_one(exported: Any, ones: frozenset[str]) -> None:
     """Tell the program's size arithmetic that widened sizes may be 1, before dims are made of it."""
     from torch.utils._sympy.value_ranges import ValueRanges
 
-    for value in _user_tensors(exported):
-        for size in value.shape:
+    for shape in _user_shapes(exported):
+        for size in shape:
             if not isinstance(size, int) and str(size.node.expr) in ones:
                 ranges = size.node.shape_env.var_to_range
                 ranges[size.node.expr] = ValueRanges(1, ranges[size.node.expr].upper)

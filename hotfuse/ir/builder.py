@@ -15,7 +15,7 @@ from hotfuse.errors import DimError, HotfuseError, InvalidModel
 from hotfuse.ir.dim import NO_FACTS, Dim, Facts, is_simple
 from hotfuse.ir.graph import CPU, NO_ATTRS, NO_ORIGIN, Attrs, Constant, Graph, Node, Origin, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, OPS, Call, FreshSymbols
-from hotfuse.ir.types import BOOL, I64, TensorType, Type
+from hotfuse.ir.types import BOOL, I32, I64, TensorType, Type
 
 
 class GraphBuilder:
@@ -89,6 +89,9 @@ class GraphBuilder:
         origin = origin or self.origin
         results = infer_node(op, inputs, frozen, graphs, self.fresh, outputs, types, origin)
         if names is None:
+            table = self._small_table(op, inputs, frozen, results) if outputs == 1 and not graphs else None
+            if table is not None:
+                return (table,)
             names = [self.unique(op) for _ in range(outputs)]
         values = tuple(Value(n, v.type, v.device, v.contents) for v, n in zip(results, names, strict=True))
         ins = tuple(None if v is None else v.name for v in inputs)
@@ -96,6 +99,27 @@ class GraphBuilder:
         for value in values:
             self._define(value)
         return values
+
+    def _small_table(self, op: str, inputs: Sequence[Value | None], attrs: Attrs, results: Sequence[Value]) -> Value | None:
+        """The result, as a constant, of a node over known whole numbers whose elements contents cannot tell: exporters compute
+        pads through tables of two axes, and sizes would be lost on the way."""
+        record, (result,) = OPS[op], results
+        if result.contents is not None or record.reference is None or not record.deterministic or not _is_table(result.type):
+            return None
+        arrays = [None if v is None else self._known_numbers(v) for v in inputs]
+        if not inputs or any(a is None and v is not None for a, v in zip(arrays, inputs, strict=True)):
+            return None
+        assert isinstance(result.type, TensorType)
+        return self.constant(np.array(record.reference(*arrays, **attrs), dtype=result.type.dtype.numpy), device=result.device)
+
+    def _known_numbers(self, value: Value) -> np.ndarray[Any, Any] | None:
+        if not _is_table(value.type) or not isinstance(value.type, TensorType):
+            return None
+        if value.name in self.constants:
+            return self.constants[value.name].numpy()
+        if value.contents is None or not all(isinstance(d, int) for d in value.contents):
+            return None
+        return np.array(value.contents, dtype=value.type.dtype.numpy).reshape(value.type.sizes)
 
     def append(self, node: Node, values: Iterable[Value]) -> None:
         """Add a node that exists already, with its values as they are (for passes that keep most of a graph)."""
@@ -189,6 +213,16 @@ def _may_be_sizes(type: Type) -> bool:
         and type.shape is not None
         and len(type.shape) <= 1
         and all(isinstance(d, int) and d <= CONTENTS_LIMIT for d in type.shape)
+    )
+
+
+def _is_table(type: Type) -> bool:
+    """A few whole numbers, in any shape."""
+    return (
+        isinstance(type, TensorType)
+        and type.dtype in (I32, I64, BOOL)
+        and type.is_static
+        and math.prod(type.sizes) <= CONTENTS_LIMIT
     )
 
 

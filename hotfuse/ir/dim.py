@@ -408,6 +408,21 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
     raise DimError(f"the size {dim} cannot be computed: {missing} is not known yet")
 
 
+def solve(dim: Dim, size: int) -> tuple[str, int, int] | None:
+    """The symbol, its value (rounded down) and the remainder that make `dim` be `size`, where it is a multiple of just one
+    symbol plus a number."""
+    if isinstance(dim, int):
+        return None
+    offset = sum(c for monomial, c in dim.terms if not monomial)
+    terms = [(monomial, c) for monomial, c in dim.terms if monomial]
+    if len(terms) != 1 or len(terms[0][0]) != 1:
+        return None
+    ((atom, power),), coefficient = terms[0]
+    if power != 1 or not isinstance(atom, Symbol):
+        return None
+    return atom.name, *divmod(size - offset, coefficient)
+
+
 @dataclass(frozen=True)
 class Facts:
     """Equalities that are known to hold. `assume` returns new facts; `simplify` rewrites a dim to its representative."""

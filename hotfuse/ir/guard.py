@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hotfuse.errors import DimError
-from hotfuse.ir.dim import Dim, Expr, Symbol, evaluate
+from hotfuse.ir.dim import Dim, evaluate, solve
 from hotfuse.ir.types import Shape
 
 COMPARE: Mapping[str, Callable[[int, int], bool]] = {
@@ -38,19 +38,23 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """The sizes a symbol may take; `most` is None when nothing bounds it."""
+    """The sizes a symbol may take; an end is None when nothing bounds it there."""
 
     symbol: str
-    least: int
+    least: int | None
     most: int | None = None
 
+    def __contains__(self, size: int) -> bool:
+        return (self.least is None or size >= self.least) and (self.most is None or size <= self.most)
+
     def __str__(self) -> str:
-        return f"{self.least} <= {self.symbol}" + ("" if self.most is None else f" <= {self.most}")
+        least = "" if self.least is None else f"{self.least} <= "
+        return least + self.symbol + ("" if self.most is None else f" <= {self.most}")
 
 
 @dataclass(frozen=True)
 class ShapeClass:
-    """`shapes` has one entry per tensor of the call, in order."""
+    """`shapes` has one entry per tensor of the call, in order; a whole number that varies counts as a shape of one axis."""
 
     shapes: tuple[Shape, ...]
     ranges: tuple[SizeRange, ...] = ()
@@ -60,13 +64,19 @@ class ShapeClass:
         if len(actual) != len(self.shapes):
             return f"{len(actual)} tensors instead of {len(self.shapes)}"
         sizes: dict[str, int] = {}
+        others: list[tuple[str, int, int]] = []
         for place, (shape, found) in enumerate(zip(self.shapes, actual, strict=True)):
             if len(shape) != len(found):
                 return f"tensor {place} has rank {len(found)}, not {len(shape)}"
             for dim, size in zip(shape, found, strict=True):
-                name = _name(dim)
-                if name and sizes.setdefault(name, size) != size:
+                name = str(dim)
+                solved = solve(dim, size)
+                if solved == (name, size, 0) and sizes.setdefault(name, size) != size:
                     return f"size {name} is both {sizes[name]} and {size}"
+                if solved is not None:
+                    others.append(solved)
+        for name, value, _ in others:  # sizes that no axis shows by themselves; `_check_sizes` sees to remainders
+            sizes.setdefault(name, value)
         try:
             return self._check_sizes(actual, sizes)
         except DimError as error:
@@ -78,9 +88,8 @@ class ShapeClass:
                 if evaluate(dim, sizes) != size:
                     return f"tensor {place} has size {size} at axis {axis}, not {dim}"
         for bound in self.ranges:
-            size = sizes.get(bound.symbol, bound.least)
-            if size < bound.least or (bound.most is not None and size > bound.most):
-                return f"size {bound.symbol}={size} is outside {bound}"
+            if bound.symbol in sizes and sizes[bound.symbol] not in bound:
+                return f"size {bound.symbol}={sizes[bound.symbol]} is outside {bound}"
         for relation in self.relations:
             if not COMPARE[relation.compare](evaluate(relation.left, sizes), evaluate(relation.right, sizes)):
                 return f"{relation} does not hold for {', '.join(f'{k}={v}' for k, v in sizes.items())}"
@@ -95,12 +104,3 @@ class ShapeClass:
 def exact_class(shapes: Sequence[Sequence[int]]) -> ShapeClass:
     """The class of exactly these shapes."""
     return ShapeClass(tuple(tuple(s) for s in shapes))
-
-
-def _name(dim: Dim) -> str:
-    """The symbol that a dim is, if it is nothing but one."""
-    if isinstance(dim, Expr) and len(dim.terms) == 1:
-        monomial, coefficient = dim.terms[0]
-        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(monomial[0][0], Symbol):
-            return monomial[0][0].name
-    return ""

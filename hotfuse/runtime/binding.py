@@ -15,7 +15,7 @@ import numpy as np
 
 from hotfuse.errors import LimitExceeded
 from hotfuse.ir.builder import infer_node
-from hotfuse.ir.dim import Dim, Expr, Symbol, substitute
+from hotfuse.ir.dim import Dim, Expr, solve, substitute
 from hotfuse.ir.graph import Attrs, Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, FreshSymbols, Pattern
 from hotfuse.ir.plan import Plan
@@ -102,13 +102,9 @@ def _learn_size(dim: Dim, size: Dim, sizes: dict[str, int]) -> None:
     """`dim` is `size` now: solve for its symbol where it is a multiple of just one, plus a number."""
     if isinstance(dim, int) or not isinstance(size, int):
         return
-    offset = sum(c for monomial, c in dim.terms if not monomial)
-    terms = [(monomial, c) for monomial, c in dim.terms if monomial]
-    if len(terms) == 1:
-        ((monomial, coefficient),) = terms
-        atom, power = monomial[0]
-        if len(monomial) == 1 and power == 1 and isinstance(atom, Symbol) and (size - offset) % coefficient == 0:
-            sizes.setdefault(atom.name, (size - offset) // coefficient)
+    solved = solve(dim, size)
+    if solved is not None and not solved[2]:
+        sizes.setdefault(solved[0], solved[1])
 
 
 def concrete_attrs(attrs: Attrs, sizes: Mapping[str, Dim]) -> Attrs:

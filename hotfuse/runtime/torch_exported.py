@@ -1,12 +1,14 @@
 """An exported program, callable as it was exported: the same arguments, the same output structure.
 
-Weights are the program's own. Where gradients are wanted, torch's own module of the program answers.
+Weights are the program's own. Arguments that the export excluded are refused before anything runs. Where gradients are wanted,
+torch's own module of the program answers.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,13 +17,13 @@ from torch.utils import _pytree as pytree
 from hotfuse.config import Config
 from hotfuse.errors import InputError
 from hotfuse.events import EventLog
+from hotfuse.frontends.torch_arguments import Arguments, read_arguments
 from hotfuse.frontends.torch_export import import_exported
 from hotfuse.frontends.torch_program import CapturedProgram
-from hotfuse.frontends.torch_tensor import FROM_TORCH, to_numpy, to_torch
-from hotfuse.ir.dim import Facts, substitute
-from hotfuse.ir.graph import Graph, Value
+from hotfuse.frontends.torch_shapes import declared_ranges
+from hotfuse.frontends.torch_tensor import to_numpy, to_torch
+from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
-from hotfuse.ir.types import TensorType
 from hotfuse.passes import optimize
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.profiler import StepTime, profile
@@ -33,10 +35,11 @@ from hotfuse.runtime.torch_engine import TORCH
 class ExportedModel:
     """Runs one exported program. Any number of threads may call it at once, unless the program changes its own buffers."""
 
-    def __init__(self, exported: Any, program: CapturedProgram, config: Config) -> None:
+    def __init__(self, exported: Any, program: CapturedProgram, arguments: Arguments, config: Config) -> None:
         self.config = config
         self.events = EventLog(config.max_events)
         self.program = program
+        self.arguments = arguments
         self._executor = Executor(trivial_plan(program.graph), TORCH, config)
         self._exported = exported
         self._eager: Any = None
@@ -82,14 +85,14 @@ class ExportedModel:
         with self._lock:
             if self._eager is None:
                 self.events.emit("serve.eager", "exported program", "gradients are wanted")
-                self._eager = self._exported.module()
+                self._eager = self._exported.module(check_guards=False)  # `_check` did; torch would run them as code
         return self._eager
 
-    def _check(self, leaves: list[Any]) -> None:
-        """Refuse tensors that the program was not exported for."""
-        facts = Facts()
-        for name, place in zip(self.graph.inputs, self.program.input_leaves, strict=True):
-            facts = _checked(self.graph.values[name], leaves[place], facts)
+    def _check(self, leaves: Sequence[Any]) -> None:
+        """Refuse arguments that the program was not exported for."""
+        why = self.arguments.refusal(leaves)
+        if why:
+            raise InputError(why)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """A session's convention: arrays by input name; the leaves of the answer, as arrays where they are tensors."""
@@ -108,12 +111,16 @@ class ExportedModel:
             return profile(self._executor, [*inputs, *self._weights.values()], calls)
 
     def _leaves(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The leaves of a call; those that the export fixed by value stay None."""
-        leaves: list[Any] = [None] * self._input_tree.num_leaves
-        for name, place in zip(self.graph.inputs, self.program.input_leaves, strict=True):
-            if name not in feeds:
-                raise InputError(f"input {name!r} ({self.graph.type(name)}) is missing; given are {list(feeds)}")
-            leaves[place] = to_torch(feeds[name])
+        """The leaves of a call; those that the export fixed by value have that value."""
+        leaves: list[Any] = []
+        for argument in self.arguments.leaves:
+            if argument.kind == "constant":
+                leaves.append(argument.constant)
+            elif argument.name not in feeds:
+                raise InputError(f"input {argument.name!r} is missing; the program was exported for {self.arguments}")
+            else:
+                fed = feeds[argument.name]
+                leaves.append(to_torch(fed) if argument.kind == "tensor" else argument.type(fed))
         return leaves
 
     def report(self) -> dict[str, Any]:
@@ -133,38 +140,12 @@ class ExportedModel:
 
 def compile_exported(exported: Any, config: Config) -> ExportedModel:
     """An exported program that hotfuse runs."""
-    program = import_exported(exported, config)
-    from dataclasses import replace
-
-    return ExportedModel(exported, replace(program, graph=optimize(program.graph)), config)
+    with declared_ranges(exported):
+        arguments = read_arguments(exported)
+        program = import_exported(exported, config)
+    return ExportedModel(exported, replace(program, graph=optimize(program.graph)), arguments, config)
 
 
 def _find_weight(exported: Any, name: str) -> torch.Tensor:
     found = exported.state_dict.get(name)
     return found if found is not None else exported.constants[name]
-
-
-def _checked(declared: Value, leaf: Any, facts: Facts) -> Facts:
-    """The facts that the sizes of one argument add, or InputError."""
-    type = declared.type
-    if not isinstance(type, TensorType) or type.shape is None or declared.contents is not None:
-        return facts
-    if not isinstance(leaf, torch.Tensor):
-        raise InputError(f"input {declared.name!r} must be a tensor of type {type}, not {leaf!r}")
-    if FROM_TORCH.get(leaf.dtype) != type.dtype:
-        raise InputError(
-            f"input {declared.name!r} must have elements of type {type.dtype}, not {leaf.dtype}; convert it with .to"
-        )
-    fits = leaf.dim() == len(type.shape)
-    for dim, size in zip(type.shape, leaf.shape, strict=False):
-        if isinstance(dim, int) and dim != size:
-            fits = False
-        elif not isinstance(dim, int):
-            least = max((s.minimum for m, _ in dim.terms for s, _ in m if hasattr(s, "minimum")), default=0)
-            known = substitute(dim, dict(facts.known))
-            fits = fits and (known == size if isinstance(known, int) else size >= min(least, 1) or size >= least)
-            if not isinstance(known, int) and len(dim.terms) == 1 and fits:
-                facts = facts.assume(dim, size)
-    if not fits:
-        raise InputError(f"input {declared.name!r} must have shape {Signature('', type).shape}, not {tuple(leaf.shape)}")
-    return facts

@@ -27,7 +27,7 @@ from hotfuse.events import EventLog
 from hotfuse.frontends.torch_request import FunctionModule
 from hotfuse.runtime.torch_report import TorchReport, explain_classes, make_torch_report
 from hotfuse.runtime.torch_serving import Controller, Family
-from hotfuse.runtime.torch_twin import share_state, subclass
+from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
 
 
 class Controls:
@@ -79,6 +79,9 @@ class _Compiled:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         pass
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return make_plain(cls, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # a compiler around us sees the module, and nothing of ours

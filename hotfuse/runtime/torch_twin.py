@@ -44,6 +44,9 @@ class _Twin:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         pass
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return make_plain(cls, args, kwargs)
+
     @property
     def _modules(self) -> dict[str, Any]:
         original, household = self._hotfuse_twin  # type: ignore[attr-defined]
@@ -73,6 +76,12 @@ def subclass(first: type, original: type, slot: str, extra: Mapping[str, Any] | 
         "__doc__": original.__doc__,
     }
     return type(original)(original.__name__, (first, original), {**names, **(extra or {})})
+
+
+def make_plain(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What calling a class made by `subclass` gives: an object of the original class (`layers[:2]` makes a new ModuleList so)."""
+    original = kind.__mro__[2]
+    return original(*args, **kwargs)
 
 
 def share_state(kind: type, module: torch.nn.Module, slot: str, content: Any) -> Any:

@@ -95,8 +95,11 @@ def test_gradients_equal_eager(architecture: Architecture) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="hotfuse", options={"wait": True})
     ours = _gradients(module, inputs, call=compiled)
-    assert ours.keys() == original.keys()
+    assert ours.keys() >= original.keys()
     for name, gradient in ours.items():
+        if name not in original:  # AOTAutograd writes zeros where eager leaves None
+            assert not gradient.any()
+            continue
         verdict = close_to_exact(gradient.numpy(), original[name].numpy(), exact[name].numpy())
         assert verdict, f"{name}: {verdict.reason}"
 

@@ -1,4 +1,4 @@
-"""A model of NNSmith through both front ends, held to eager by the float64 rule. Each function says what is wrong, or nothing."""
+"""A model of NNSmith through both front ends, held to eager by the float64 rule. Each function lists what is wrong."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def through_onnx(model: SmithModel) -> list[str] | None:
 
 
 def _apart_from_oracle(proto: onnx.ModelProto, feeds: dict[str, Any], ours: Sequence[Any]) -> list[str] | None:
-    """Where ours is not eager's result: the exporter may have written another model (it drops float64, for one). Then onnx's own
-    evaluator gives our result too, and None says that the export is no test."""
+    """Where ours is not eager's result, the exporter may have written another model (it drops float64, for one). Then onnx's
+    own evaluator gives our result too, and None says that the export is no test."""
     try:
         theirs = onnx.reference.ReferenceEvaluator(proto).run(None, feeds)
     except Exception:

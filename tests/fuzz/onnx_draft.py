@@ -119,7 +119,7 @@ class Draft:
         narrow = node.input[1:] if op in ("Resize", "Upsample") else ()  # scales are float32 by definition
         original = compute(node, reads, self.opset, [{n: t.data[i] for n, t in reads.items()} for i in range(self.count)])
         exact = compute(
-            widen_node(node),
+            widen_node(node, self.opset),
             {n: t for n, t in reads.items() if not t.is_float},
             self.opset,
             [{n: (t.data if n in narrow else t.exact)[i] for n, t in reads.items()} for i in range(self.count)],
@@ -183,28 +183,30 @@ def read_names(node: onnx.NodeProto) -> set[str]:
     return names - {""}
 
 
-def widen_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node with float64 wherever it names a narrower float."""
+def widen_node(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
+    """The node with float64 wherever it names a narrower float, or means one by default."""
     wide = onnx.NodeProto()
     wide.CopyFrom(node)
+    if "stash_type" in onnx.defs.get_schema(node.op_type, opset).attributes:
+        wide.attribute.append(helper.make_attribute("stash_type", onnx.TensorProto.DOUBLE))
     for attribute in wide.attribute:
         if attribute.name in ("to", "dtype", "stash_type", "softmax_precision") and attribute.i in _WIDE:
             attribute.i = _WIDE[attribute.i]
         if attribute.HasField("t"):
             attribute.t.CopyFrom(numpy_helper.from_array(widen(numpy_helper.to_array(attribute.t)), attribute.t.name))
         if attribute.HasField("g"):
-            _widen_graph(attribute.g)
+            _widen_graph(attribute.g, opset)
     return wide
 
 
-def _widen_graph(graph: onnx.GraphProto) -> None:
+def _widen_graph(graph: onnx.GraphProto, opset: int) -> None:
     for info in (*graph.input, *graph.output, *graph.value_info):
         kind = info.type.tensor_type
         kind.elem_type = _WIDE.get(kind.elem_type, kind.elem_type)
     for tensor in graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(widen(numpy_helper.to_array(tensor)), tensor.name))
     for node in graph.node:
-        node.CopyFrom(widen_node(node))
+        node.CopyFrom(widen_node(node, opset))
 
 
 def compute(
@@ -250,9 +252,17 @@ def _standardized(x: Array, axes: Sequence[int] = (0, 2, 3)) -> Array:
     return np.asarray(centered / (np.sqrt(np.square(centered).mean(tuple(axes), keepdims=True)) + 1e-9))
 
 
+def _gelu(x: Array, approximate: bytes = b"none") -> Array:
+    if approximate == b"tanh":
+        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + _erf(x / math.sqrt(2))))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 # functions that no oracle computes in float64
 _OWN: dict[str, Callable[..., Array]] = {
-    "Erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "Erf": _erf,
+    "Gelu": _gelu,
     "MeanVarianceNormalization": _standardized,
 }
 
@@ -284,11 +294,14 @@ def _check_empty(proto: onnx.ModelProto, feeds: Sequence[Mapping[str, Array]], r
 
 
 def familiar_opset(node: onnx.NodeProto, opset: int) -> int:
-    """The opset to ask the oracle in: the newest that ONNX Runtime knows, where the operator is still the same there."""
-    if opset <= FAMILIAR or any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
-        return opset
-    same = onnx.defs.get_schema(node.op_type, opset).since_version <= FAMILIAR
-    return FAMILIAR if same else opset
+    """The opset to ask the oracle in: the newest that ONNX Runtime knows, where the node still means the same there."""
+    return FAMILIAR if opset > FAMILIAR and _is_familiar(node, opset) else opset
+
+
+def _is_familiar(node: onnx.NodeProto, opset: int) -> bool:
+    graphs = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    known = onnx.defs.get_schema(node.op_type, opset).since_version <= FAMILIAR
+    return known and all(_is_familiar(child, opset) for g in graphs for child in g.node)
 
 
 def _options() -> onnxruntime.SessionOptions:
@@ -300,6 +313,8 @@ def _options() -> onnxruntime.SessionOptions:
 
 
 def _by_reference(proto: onnx.ModelProto, feeds: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
+    if proto.graph.node[0].op_type == "Loop":  # it joins the results of scalars instead of stacking them
+        raise Rejected("no oracle")
     try:
         evaluator = ReferenceEvaluator(proto)
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""A drafted model through hotfuse: imported, optimised and not, at every setting of its sizes, and held to the oracle's results.
+"""A drafted model through hotfuse: with passes and without, at every setting of its sizes, held to the oracle's results.
 
 `failures` says what is wrong; `shrink` finds the shortest beginning of the model that is wrong too.
 """
@@ -25,7 +25,6 @@ from hotfuse.ir.verify import verify
 from hotfuse.numerics import GOOD, Verdict, close_to_exact, same_bits, within_ulp
 from hotfuse.runtime.session import Session
 from tests.fuzz.onnx_draft import Draft, Tensor, compute, read_names
-
 
 # operators that may answer with either zero when asked to choose between 0.0 and -0.0
 CHOOSING = ("Clip", "Min", "Max", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool")
@@ -103,6 +102,8 @@ def _results(stage: str, session: Session, case: Case) -> Iterable[str]:
                 yield f"{stage}, sizes {dict(sizes)}: {tensor.name}: {verdict.reason}"
             elif isinstance(signature.type, TensorType) and signature.type.shape is not None:
                 told = tuple(substitute(d, sizes) for d in signature.type.shape)
+                if 0 in told and any(n.op_type == "Reshape" for n in case.proto.graph.node):
+                    continue  # a computed size that turns out 0 copies another size, which only a call can tell
                 if len(told) != ours.ndim or any(isinstance(d, int) and d != s for d, s in zip(told, ours.shape, strict=True)):
                     yield f"{stage}, sizes {dict(sizes)}: {tensor.name} has shape {ours.shape}, the session says {told}"
     for a, b in zip(session.run(None, case.feeds(0)), session.run(None, case.feeds(0)), strict=True):

@@ -12,8 +12,10 @@ from tests.fuzz.onnx_judge import Case, finish
 from tests.fuzz.onnx_layers import grow
 
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
-SHAPES = ((), ("B",), ("B", 4), ("B", "S", 6), (2, "S", 8), ("B", 4, 5, 6), ("B", 2, "S", 4), (3, "B"), (2, 3, 4), (1, "S", 1), ("B", 6, "S"),
-          ("B", 4, 4, 6))  # fmt: skip
+SHAPES = (
+    (), ("B",), ("B", 4), ("B", "S", 6), (2, "S", 8), ("B", 4, 5, 6), ("B", 2, "S", 4), (3, "B"), (2, 3, 4), (1, "S", 1),
+    ("B", 6, "S"), ("B", 4, 4, 6),
+)  # fmt: skip
 
 
 def make(seed: int) -> Case:

@@ -69,7 +69,7 @@ def smooth(draft: Draft) -> None:
     if op == "Gelu":
         attrs["approximate"] = draft.rng.choice(["none", "tanh"])
     wanted = (lambda t: t.is_float or t.dtype.kind == "i") if op in KEEP_BITS else floats
-    if op in ("HardSwish", "Erf"):  # the oracle has float32 inside
+    if op in ("HardSwish", "Erf", "Gelu"):  # the oracle has float32 inside
         wanted = lambda t: t.dtype == np.float32  # noqa: E731
     draft.one(op, draft.pick(wanted), bits=op in KEEP_BITS, **attrs)
 
@@ -329,7 +329,9 @@ def expand(draft: Draft) -> None:
         target = [draft.rng.choice([1, 2])] * draft.rng.randint(0, 1) + target
         draft.one(kind, x, draft.constant(np.array(target, np.int64)), bits=True)
     elif kind == "Tile":
-        draft.one(kind, x, draft.constant(np.array([draft.rng.choice([1, 1, 2, 3]) for _ in range(x.rank)], np.int64)), bits=True)
+        draft.one(
+            kind, x, draft.constant(np.array([draft.rng.choice([1, 1, 2, 3]) for _ in range(x.rank)], np.int64)), bits=True
+        )
     else:
         y = draft.pick(lambda t: t.rank > 1)
         k = [draft.constant(np.array(draft.rng.randint(-2, 2), np.int64))] if draft.rng.random() < 0.6 else []

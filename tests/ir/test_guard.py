@@ -31,10 +31,17 @@ def test_a_class_says_why_shapes_are_outside() -> None:
 
 
 def test_a_size_that_no_tensor_shows_is_named() -> None:
-    assert "t" in ShapeClass(((2 * T,),)).check(((4,),))
+    assert "t" in ShapeClass(((T * T,),)).check(((4,),))
 
 
 def test_text_and_exact_classes() -> None:
     assert str(ShapeClass(((S, 4),), (SizeRange("s", 1, 9),))) == "[s, 4] where 1 <= s <= 9"
     exact = exact_class([(2, 3)])
     assert (exact.check([(2, 3)]), bool(exact.check([(2, 4)]))) == ("", True)
+
+
+def test_a_size_is_solved_for_where_only_a_multiple_of_it_shows() -> None:
+    pairs = ShapeClass(((2 * T + 1,),), (SizeRange("t", 2),))
+    assert pairs.check(((5,),)) == ""
+    assert pairs.check(((6,),)) == "tensor 0 has size 6 at axis 0, not 2*t + 1"
+    assert pairs.check(((3,),)) == "size t=1 is outside 2 <= t"

@@ -415,3 +415,34 @@ def test_an_unguarded_script_with_classes_of_its_own() -> None:
     assert result.stdout.count("started") == 1
     assert "answered" in result.stdout
     assert "answered 0" not in result.stdout, result.stdout
+
+
+class Slices(torch.nn.Module):
+    """Makes a new container of some of its layers in every call, and cannot be captured as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[: int(x.sum().item() > -1e9) + 1]:
+            x = layer(x)
+        return x
+
+
+def test_containers_made_anew_in_a_call() -> None:
+    module = Slices().eval()
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        expected = module(x)
+        fast = hotfuse.compile(module, wait=True)
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), expected)
+    fast.close()
+
+
+def test_calling_the_wrappers_class_makes_a_plain_module() -> None:
+    fast = hotfuse.compile(torch.nn.Linear(4, 4))
+    other = type(fast)(2, 3)
+    assert type(other) is torch.nn.Linear
+    assert other.weight.shape == (3, 2)

@@ -109,6 +109,19 @@ def _per_place(n: OnnxNode) -> Value:
     return n.add("add", n.add("mul", n.add("sub", x, mean), n.add("mul", inverse, scale)), bias)
 
 
+@onnx_op("MeanVarianceNormalization")
+def mean_variance_normalization(n: OnnxNode) -> Imported:
+    """ONNX's own function body takes the variance as E[x^2] - E[x]^2, which cancels; this one is centred first."""
+    x, axes = n.input(0), tuple(n.attr("axes") or (0, 2, 3))
+    if n.version < 9:
+        return Decline("the experimental form of before opset 9")
+    wide = cast_to(n, x, F32) if n.dtype().bits < 32 else x
+    mean, variance = mean_and_variance(n, wide, axes)
+    spread = n.add("sqrt", variance)
+    ratio = n.add("div", n.add("sub", wide, mean), n.add("add", spread, n.scalar(1e-9, spread)))
+    return cast_to(n, ratio, n.dtype())
+
+
 @onnx_op("LpNormalization")
 def lp_normalization(n: OnnxNode) -> Imported:
     """x over its norm; where the norm is 0 the result is 0."""

@@ -1,0 +1,174 @@
+"""Exported programs answer what the export allows, refuse what it excluded, and keep the model's own assertions."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim
+
+from hotfuse.config import Config
+from hotfuse.errors import CaptureError, InputError
+from hotfuse.frontends.torch_guard_text import is_guard, read_guard
+from hotfuse.ir.dim import symbol
+from hotfuse.runtime.torch_exported import ExportedModel, compile_exported
+
+AUTO = Dim.AUTO
+HALF = Dim("half", min=2)
+
+
+class Rows(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0, mode: str = "add") -> torch.Tensor:
+        return x * scale + y if mode == "add" else x
+
+
+class Windows(torch.nn.Module):
+    """Reading it must not rely on sizes below 4, odd ones, or 8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2)[:2] if x.shape[0] >= 4 and x.shape[0] != 8 and x.shape[0] % 2 == 0 else x
+
+
+class Pairs(torch.nn.Module):
+    def forward(self, x: torch.Tensor, pair: dict[str, torch.Tensor], n: int) -> torch.Tensor:
+        return x[: x.shape[0] // 2] + pair["left"] * n
+
+
+def saved(program: Any) -> Any:
+    """The program after a round trip through a file."""
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file)
+
+
+def rows() -> Any:
+    shapes = {"x": {0: Dim("n", min=3, max=9)}, "y": {0: AUTO}, "scale": None, "mode": None}
+    return torch.export.export(Rows(), (torch.randn(4, 2), torch.randn(4, 2), 2.0, "add"), dynamic_shapes=shapes)
+
+
+@pytest.fixture(scope="module", params=["traced", "saved"])
+def model(request: pytest.FixtureRequest) -> ExportedModel:
+    return compile_exported(saved(rows()) if request.param == "saved" else rows(), Config(strict=True))
+
+
+def two(n: int, **kind: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(n, 2, **kind), torch.ones(n, 2, **kind)
+
+
+@pytest.mark.parametrize("n", [3, 4, 9])
+def test_sizes_inside_the_range_are_served(model: ExportedModel, n: int) -> None:
+    assert torch.equal(model(*two(n), 2.0, "add"), torch.full((n, 2), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        ((*two(2), 2.0, "add"), r"=2 is outside 3 <= s\d+ <= 9; the program was exported for x\[s\d+, 2\]"),
+        ((*two(10), 2.0, "add"), r"=10 is outside 3 <= s\d+ <= 9"),
+        ((torch.ones(4, 2), torch.ones(5, 2), 2.0, "add"), "is both 4 and 5"),
+        ((torch.ones(4, 3), torch.ones(4, 3), 2.0, "add"), "tensor 0 has size 3 at axis 1, not 2"),
+        ((torch.ones(4), torch.ones(4, 2), 2.0, "add"), "tensor 0 has rank 1, not 2"),
+        ((*two(4, dtype=torch.float64), 2.0, "add"), "'x' must have elements of type torch.float32, not torch.float64"),
+        ((*two(4, device="meta"), 2.0, "add"), "'x' must be on cpu, not meta"),
+        ((torch.eye(4, 2).to_sparse(), torch.ones(4, 2), 2.0, "add"), "'x' must be a dense tensor"),
+        ((3.0, torch.ones(4, 2), 2.0, "add"), "'x' must be a dense tensor of type torch.float32, not float"),
+        ((*two(4), 3.0, "add"), "'scale' was exported with the value 2.0 and cannot be 3.0"),
+        ((*two(4), 2, "add"), "'scale' was exported with the value 2.0 and cannot be 2"),
+        ((*two(4), 2.0, "other"), "'mode' was exported with the value 'add' and cannot be 'other'"),
+        (two(4), "structure"),
+    ],
+)
+def test_what_the_export_excluded_is_refused(model: ExportedModel, args: tuple[Any, ...], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        model(*args)
+
+
+def test_feeds_are_refused_alike(model: ExportedModel) -> None:
+    x = torch.ones(4, 2).numpy()
+    assert model.run(None, {"x": x, "y": x})[0].tolist() == [[3.0, 3.0]] * 4
+    with pytest.raises(InputError, match="is outside 3 <="):
+        model.run(None, {"x": x[:1], "y": x[:1]})
+    with pytest.raises(InputError, match="input 'y' is missing"):
+        model.run(None, {"x": x})
+
+
+@pytest.mark.parametrize("reread", [False, True])
+def test_conditions_that_tracing_relied_on_are_checked(reread: bool) -> None:
+    program = torch.export.export(Windows(), (torch.randn(6),), dynamic_shapes=({0: AUTO},))
+    model = compile_exported(saved(program) if reread else program, Config(strict=True))
+    for n in (4, 10):
+        x = torch.arange(float(n))
+        assert torch.equal(model(x), x.reshape(-1, 2)[:2])
+    for n in (2, 5, 8):
+        with pytest.raises(InputError, match="the program was exported for"):
+            model(torch.arange(float(n)))
+
+
+@pytest.mark.parametrize("reread", [False, True])
+def test_derived_sizes_and_numbers_are_checked(reread: bool) -> None:
+    shapes = {"x": {0: 2 * HALF}, "pair": {"left": {0: HALF}}, "n": Dim.DYNAMIC}
+    program = torch.export.export(Pairs(), (torch.randn(6), {"left": torch.randn(3)}, 5), dynamic_shapes=shapes)
+    model = compile_exported(saved(program) if reread else program, Config(strict=True))
+    x, left = torch.arange(8.0), torch.arange(4.0)
+    assert torch.equal(model(x, {"left": left}, 7), x[:4] + left * 7)
+    for args, what in {
+        (9, 4, 7): "tensor 0 has size 9 at axis 0, not 2",
+        (2, 1, 7): "=1 is outside 2 <=",
+        (8, 3, 7): "tensor 0 has size 8",
+        (8, 4, 7.0): "'n' must be a number of type int, not 7.0",
+    }.items():
+        with pytest.raises(InputError, match=what):
+            model(torch.ones(args[0]), {"left": torch.ones(args[1])}, args[2])
+
+
+def test_sizes_of_one_and_none_are_served_where_they_were_declared() -> None:
+    layer = torch.nn.Linear(3, 2).requires_grad_(False)
+    program = torch.export.export(layer, (torch.randn(4, 3),), dynamic_shapes=({0: Dim("n")},))
+    model = compile_exported(program, Config(strict=True))
+    for n in (0, 1, 5):
+        x = torch.randn(n, 3)
+        assert torch.equal(model(x), program.module()(x))
+    (bounds,) = next(d.node.shape_env for d in program.graph.find_nodes(op="placeholder")[-1].meta["val"].shape[:1]).var_to_range.values()
+    assert bounds.lower == 2  # the user's program is as it was
+
+
+def test_a_guard_that_cannot_be_checked_refuses_the_program() -> None:
+    program = saved(rows())
+    program._guards_code.append("L['x'].stride()[0] == 1")
+    with pytest.raises(CaptureError, match="cannot be checked"):
+        compile_exported(program, Config())
+    program._guards_code[-1] = "L['other'].size()[0] == 1"
+    with pytest.raises(CaptureError, match="cannot be told"):
+        compile_exported(program, Config())
+
+
+def test_guards_are_read_and_never_run() -> None:
+    found = read_guard("max(L['x'].size()[1], 3) // 2 - L['n'] % 4 >= -1", lambda path, axis: symbol(f"{path[0]}{axis}"))
+    assert str(found) == "max(3, x1) // 2 - (nNone - 4*(nNone // 4)) >= -1" or found.compare == ">="
+    for text in ("print(1)", "L['x'].size()[0]", "a == 1", "__import__('os') == 1", "L['x\"'].size()[0] == 1", "1 <", "1 == 2.5"):
+        assert not is_guard(text)
+
+
+class Asserting(torch.nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "must be positive")
+        count = n.item()
+        torch._check(count >= 2)
+        torch._check(count <= 5)
+        return x * 2
+
+
+@pytest.mark.parametrize("reread", [False, True])
+def test_assertions_about_values_still_raise(reread: bool) -> None:
+    program = torch.export.export(Asserting(), (torch.ones(3), torch.tensor(3)))
+    model = compile_exported(saved(program) if reread else program, Config(strict=True))
+    assert torch.equal(model(torch.ones(3), torch.tensor(5)), torch.full((3,), 2.0))
+    assert not model.opaque
+    for x, n in ((-torch.ones(3), 3), (torch.ones(3), 1), (torch.ones(3), 6)):
+        with pytest.raises(RuntimeError):
+            program.module()(x, torch.tensor(n))
+        with pytest.raises(RuntimeError, match="must be positive|Runtime assertion failed"):
+            model(x, torch.tensor(n))
