@@ -27,6 +27,11 @@ test-pythons: ## the smoke test on every other supported Python present
 	  .venv-$$version/bin/python -m pytest tests/test_smoke.py || exit 1; \
 	done
 
+conformance: .venv/dev.stamp ## the public suites of onnx and torch, with the least that must pass (an hour)
+	.venv/bin/hotfuse conformance onnx --expect 2018
+	.venv/bin/hotfuse conformance onnx --core --without-reference --expect 1350
+	.venv/bin/hotfuse conformance opinfo --none-wrong
+
 lint: .venv/dev.stamp ## ruff: rules and formatting
 	.venv/bin/ruff check $(CODE)
 	.venv/bin/ruff format --check $(CODE)
@@ -60,4 +65,4 @@ clean: ## remove the environments and caches that these targets made
 	@$(PIP) -e '.[dev]'
 	@touch .venv/core.stamp $@
 
-.PHONY: help demo test test-all test-pythons lint format typecheck setup clean
+.PHONY: help demo test test-all test-pythons conformance lint format typecheck setup clean

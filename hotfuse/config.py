@@ -1,7 +1,7 @@
 """Every option of hotfuse, in one frozen record.
 
-A field's default comes from the environment variable `HOTFUSE_<FIELD>` when that is set. Fields may be given as keywords of
-`hotfuse.compile` and `hotfuse.load`, or as `config=Config(...)`.
+A field that is not given has the value of its environment variable, `HOTFUSE_<FIELD>`, where that is set. Fields may be given
+as keywords of `hotfuse.compile` and `hotfuse.load`, or as `config=Config(...)`.
 """
 
 from __future__ import annotations
@@ -9,100 +9,126 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hotfuse.errors import ConfigError
 
-Tier = int | str
 GIB = 1 << 30
+_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def _option(variable: str, default: Any, least: float | None = None) -> Any:
+    """A field that `variable` fills. A number is not below `least`."""
+    metadata = {"variable": variable, "default": default, "least": least}
+    return field(default_factory=lambda: _read(variable, os.environ, default), metadata=metadata)
+
+
+def _read(variable: str, environment: Mapping[str, str], default: Any) -> Any:
+    """The value of an environment variable, as a value like `default`; `default` itself where it is not set."""
+    text = environment.get(variable)
+    if text is None:
+        return default
+    try:
+        if isinstance(default, bool):
+            return _WORDS[text.lower()]
+        if isinstance(default, int | float):
+            return type(default)(text)
+        return int(text) if text.isdigit() else text
+    except (KeyError, ValueError):
+        raise ConfigError(f"{variable}={text!r} cannot be read as {type(default).__name__}; correct or unset it") from None
 
 
 @dataclass(frozen=True)
 class Config:
-    """All options. See each field's comment; `Config.from_environment()` reads `HOTFUSE_*`."""
+    """All options. What is not given comes from the environment, then from the defaults here."""
 
-    tier: Tier = "auto"  # highest tier allowed: "auto", 0, 1 or 2
-    wait: bool = False  # capture and compile before the first answer of a shape class
-    strict: bool = False  # raise where hotfuse would fall back
-    threads: int = 0  # threads of one call; 0 takes what the process may use
-    capture: str = "background"  # "background": in a child process; "blocking": in this one, on the first call
-    capture_timeout_s: float = 300.0
-    max_captures: int = 8  # classes of calls captured per model or submodule
-    max_capture_bytes: int = 0  # physical memory of the capture process; 0 takes half of the machine's
-    audit_every: int = 256  # calls between checks of weights that change without a trace
-    max_bound_shapes: int = 64  # bound plans kept per model, least recently used dropped
-    max_arena_bytes: int = 2 * GIB  # idle scratch memory kept per model
-    max_nodes: int = 500_000  # of one model, nested graphs included
-    max_nesting: int = 32  # graphs within graphs
-    max_value_bytes: int = 0  # of one value; 0 takes half of the machine's memory
-    max_model_bytes: int = 64 * GIB  # of one model file
-    max_events: int = 10_000  # kept in the event log
+    # the highest tier allowed: "auto", 0, 1 or 2
+    tier: int | str = _option("HOTFUSE_TIER", "auto")
+    # the original answers, nothing is optimised, and `tier` is 0
+    disable: bool = _option("HOTFUSE_DISABLE", False)
+    # capture and compile before the first answer of a shape class
+    wait: bool = _option("HOTFUSE_WAIT", False)
+    # raise where hotfuse would fall back
+    strict: bool = _option("HOTFUSE_STRICT", False)
+    # "background": in a child process; "blocking": in this one, on the first call
+    capture: str = _option("HOTFUSE_CAPTURE", "background")
+    capture_timeout_s: float = _option("HOTFUSE_CAPTURE_TIMEOUT_S", 300.0, least=0)
+    # classes of calls captured per model or submodule
+    max_captures: int = _option("HOTFUSE_MAX_CAPTURES", 8, least=1)
+    # physical memory of the capture process; 0 takes half of what this process may use
+    max_capture_bytes: int = _option("HOTFUSE_MAX_CAPTURE_BYTES", 0, least=0)
+    # calls between checks of weights that change without a trace
+    audit_every: int = _option("HOTFUSE_AUDIT_EVERY", 256, least=1)
+    # bound plans kept per graph (each nested graph is one), least recently used dropped
+    max_bound_shapes: int = _option("HOTFUSE_MAX_BOUND_SHAPES", 64, least=1)
+    # idle scratch memory kept per model, nested graphs included
+    max_arena_bytes: int = _option("HOTFUSE_MAX_ARENA_BYTES", 2 * GIB, least=0)
+    # nodes of one model, nested graphs included
+    max_nodes: int = _option("HOTFUSE_MAX_NODES", 500_000, least=1)
+    # graphs within graphs
+    max_nesting: int = _option("HOTFUSE_MAX_NESTING", 32, least=1)
+    # bytes of one value; 0 takes half of the memory that this process may use
+    max_value_bytes: int = _option("HOTFUSE_MAX_VALUE_BYTES", 0, least=0)
+    # bytes of one model file
+    max_model_bytes: int = _option("HOTFUSE_MAX_MODEL_BYTES", 64 * GIB, least=1)
+    # events kept in the log
+    max_events: int = _option("HOTFUSE_MAX_EVENTS", 10_000, least=1)
 
     def __post_init__(self) -> None:
-        if self.tier not in ("auto", 0, 1, 2):
+        for option in dataclasses.fields(self):
+            _check(option, getattr(self, option.name))
+        if isinstance(self.tier, bool) or self.tier not in ("auto", 0, 1, 2):
             raise ConfigError(f"tier must be 'auto', 0, 1 or 2, not {self.tier!r}")
         if self.capture not in ("background", "blocking"):
             raise ConfigError(f"capture must be 'background' or 'blocking', not {self.capture!r}")
-        for name in ("threads", "max_value_bytes", "max_arena_bytes", "max_capture_bytes"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
-        for name in (
-            "audit_every",
-            "max_captures",
-            "max_bound_shapes",
-            "max_nodes",
-            "max_nesting",
-            "max_model_bytes",
-            "max_events",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.max_value_bytes == 0:
-            object.__setattr__(self, "max_value_bytes", _physical_bytes() // 2)
-        if self.max_capture_bytes == 0:
-            object.__setattr__(self, "max_capture_bytes", _physical_bytes() // 2)
+        if self.disable:
+            object.__setattr__(self, "tier", 0)
+        for name in ("max_value_bytes", "max_capture_bytes"):
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, _usable_memory_bytes() // 2)
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None, **given: Any) -> Config:
-        """The defaults, then `HOTFUSE_*`, then what is given."""
-        environment = os.environ if environment is None else environment
-        fields = {f.name: f for f in dataclasses.fields(Config)}
-        unknown = sorted(set(given) - set(fields))
+        """The defaults, then the variables of `environment` (this process's, if it is not given), then what is given."""
+        options = {option.name: option.metadata for option in dataclasses.fields(Config)}
+        unknown = sorted(set(given) - set(options))
         if unknown:
-            raise ConfigError(f"there is no option {unknown[0]!r}; options are {', '.join(fields)}")
-        chosen = {
-            name: _read(f"HOTFUSE_{name.upper()}", environment[f"HOTFUSE_{name.upper()}"], field.default)
-            for name, field in fields.items()
-            if f"HOTFUSE_{name.upper()}" in environment
-        }
-        return Config(**{**chosen, **given})
+            raise ConfigError(f"there is no option {unknown[0]!r}; options are {', '.join(options)}")
+        found = os.environ if environment is None else environment
+        chosen = {n: _read(o["variable"], found, o["default"]) for n, o in options.items() if n not in given}
+        return Config(**chosen, **given)
 
 
-def _physical_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 8 * GIB
+def _check(option: dataclasses.Field[Any], value: Any) -> None:
+    """Refuse a value of another type than the option's, or one below the least allowed."""
+    default, least = option.metadata["default"], option.metadata["least"]
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{option.name} must be True or False, not {value!r}")
+    elif isinstance(default, int | float):
+        kinds = int if isinstance(default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ConfigError(f"{option.name} must be a number of type {type(default).__name__}, not {value!r}")
+        if not value >= least:  # written so that NaN is refused
+            raise ConfigError(f"{option.name} must be at least {least}, not {value!r}")
 
 
-def _read(name: str, text: str, like: Any) -> Any:
-    try:
-        if isinstance(like, bool):
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
-        if isinstance(like, (int, float)):
-            return type(like)(text)
-        return int(text) if text.isdigit() else text
-    except (KeyError, ValueError):
-        raise ConfigError(f"{name}={text!r} cannot be read as {type(like).__name__}") from None
+def _usable_memory_bytes() -> int:
+    from hotfuse.hardware.machine import usable_memory_bytes
+
+    return usable_memory_bytes() or 8 * GIB
 
 
 def resolve(config: Config | None, options: Mapping[str, Any]) -> Config:
     """The configuration of one call of `load` or `compile`: a record, with keywords over it."""
     if config is None:
         return Config.from_environment(**options)
+    if not isinstance(config, Config):
+        raise ConfigError(f"config must be a hotfuse.Config, not {type(config).__name__}; options may be given as keywords")
     try:
         return dataclasses.replace(config, **options)
     except TypeError:
-        unknown = next(k for k in options if k not in {f.name for f in dataclasses.fields(Config)})
-        raise ConfigError(f"there is no option {unknown!r}") from None
+        known = [option.name for option in dataclasses.fields(Config)]
+        unknown = next(name for name in options if name not in known)
+        raise ConfigError(f"there is no option {unknown!r}; options are {', '.join(known)}") from None

@@ -30,7 +30,8 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
     imported = load_onnx(source, chosen)
     check_static_sizes(imported.graph, chosen.max_value_bytes)
     failures: list[tuple[str, Exception]] = []
-    graph = optimize(imported.graph, failed=None if chosen.strict else lambda name, error: failures.append((name, error)))
+    note = None if chosen.strict else lambda name, error: failures.append((name, error))
+    graph = imported.graph if chosen.disable else optimize(imported.graph, failed=note)
     session = Session(graph, imported.output_names, chosen, _still_there(imported.opaque, graph))
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotfuse.locks import make_lock
+
 
 @dataclass(frozen=True)
 class Event:
@@ -32,12 +34,19 @@ class EventLog:
     def __init__(self, limit: int = 10_000) -> None:
         self._events: deque[Event] = deque(maxlen=limit)
         self.counts: Counter[str] = Counter()
+        self._lock = make_lock()
 
     def emit(self, kind: str, subject: str, reason: str = "", **data: Any) -> Event:
         event = Event(kind, subject, reason, data)
-        self._events.append(event)
-        self.counts[kind] += 1
+        with self._lock:
+            self._events.append(event)
+            self.counts[kind] += 1
         return event
+
+    def counted(self) -> dict[str, int]:
+        """How many events of each kind there were."""
+        with self._lock:
+            return dict(self.counts)
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))

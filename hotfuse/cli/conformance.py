@@ -14,10 +14,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hotfuse.cli.machine import read_machine
 from hotfuse.cli.suite_pool import Job, Outcome, run_pool
 from hotfuse.cli.suite_worker import SUITES
 from hotfuse.cli.view import json_option, make_console, make_table, write_json
+from hotfuse.hardware.machine import read_machine
 
 MOST_FAILURES = 40  # shown; the JSON file has all
 
@@ -28,7 +28,7 @@ MOST_FAILURES = 40  # shown; the JSON file has all
 Examples:
   hotfuse conformance onnx --json onnx.json
   hotfuse conformance onnx --core --without-reference --expect 1350
-  hotfuse conformance opinfo --filter 'softmax|norm'""",
+  hotfuse conformance opinfo --none-wrong --filter 'softmax|norm'""",
 )
 @click.argument("suite", type=click.Choice(list(SUITES)))
 @click.option("--filter", "pattern", default="", metavar="REGEX", help="Run only the tests whose name matches.")
@@ -36,7 +36,8 @@ Examples:
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Child processes.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds after which a test is stopped and failed.")
 @click.option("--without-reference", is_flag=True, help="Make onnx.reference unimportable: count our own operators alone.")
-@click.option("--expect", type=int, metavar="N", help="Exit with code 1 if fewer tests pass.")
+@click.option("--expect", default=0, metavar="N", help="Exit with code 1 if fewer tests pass.")
+@click.option("--none-wrong", is_flag=True, help="Exit with code 1 if an answer was wrong (opinfo tells these from errors).")
 @json_option
 def command(
     suite: str,
@@ -45,7 +46,8 @@ def command(
     jobs: int,
     limit_s: float,
     without_reference: bool,
-    expect: int | None,
+    expect: int,
+    none_wrong: bool,
     json_path: str | None,
 ) -> None:
     """Run SUITE (onnx's backend tests, or torch's OpInfo samples) and count what passes."""
@@ -62,8 +64,10 @@ def command(
     summary |= {"seconds": time.perf_counter() - started, "versions": _versions(), "processor": read_machine().cpu}
     _show(console, summary, outcomes)
     write_json(json_path, {"summary": summary, "tests": outcomes})
-    if expect is not None and summary["passed"] < expect:
+    if summary["passed"] < expect:
         raise click.ClickException(f"{summary['passed']} tests passed, {expect} were expected")
+    if none_wrong and summary.get("wrong"):
+        raise click.ClickException(f"{summary['wrong']} tests got a wrong answer")
 
 
 def _run(console: Console, job: Job, wanted: Callable[[str, bool], bool]) -> list[Outcome]:

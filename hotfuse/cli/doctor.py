@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 
 import hotfuse
-from hotfuse.cli.machine import Machine, read_machine
 from hotfuse.cli.view import json_option, make_console, make_table, write_json
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError
+from hotfuse.hardware.machine import Machine, read_machine
 
 CORE = ("numpy", "onnx", "ml-dtypes", "llvmlite", "scikit-learn", "safetensors", "psutil", "platformdirs", "rich", "click")
 EXTRA = ("torch", "cloudpickle", "triton", "pillow", "onnxruntime", "openvino", "transformers")
@@ -126,7 +126,7 @@ def check_machine(machine: Machine) -> list[Finding]:
             Finding(
                 "warning",
                 f"the control group allows {machine.cpu_quota:g} of {machine.usable_cores} cores: more threads would stall",
-                f"set HOTFUSE_THREADS={threads}",
+                f"set OMP_NUM_THREADS={threads}, which numpy and torch obey",
             )
         )
     return found

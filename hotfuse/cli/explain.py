@@ -16,7 +16,6 @@ from hotfuse.errors import InputError
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.metadata import Cost, NodeMeta, bytes_of, describe
-from hotfuse.ir.op import OPS
 
 MOST_LAYERS = 12
 LAYER_DEPTH = 2  # parts of a layer's name that make a row of the table of layers
@@ -62,6 +61,7 @@ def explanation(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Any]:
     constants = [c for g in graph.walk() for c in g.constants.values()]
     total = _sum(nodes)
     opaque = [n for n in nodes if n.opaque]
+    named = {n.operator for n in opaque}
     return {
         "nodes": len(nodes) + len(runners),
         "nested_graphs": sum(1 for _ in graph.walk()) - 1,
@@ -71,7 +71,7 @@ def explanation(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Any]:
         "flops": str(total.flops),
         "bytes_moved": str(total.bytes_moved),
         "at_sizes": _cost_data(total.at(sizes)),
-        "operators": [{**row, "opaque": row["name"] not in OPS} for row in _grouped(nodes, lambda n: n.operator, sizes)]
+        "operators": [{**row, "opaque": row["name"] in named} for row in _grouped(nodes, lambda n: n.operator, sizes)]
         + [{"name": n.op, "nodes": 1, "flops": 0, "bytes_moved": 0, "opaque": False} for n in runners],
         "layers": _grouped(nodes, lambda n: layer_of(n.origin.layer), sizes),
         "opaque": [{"operator": n.operator, "origin": str(n.origin), "reason": n.opaque} for n in opaque],

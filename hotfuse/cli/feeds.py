@@ -16,7 +16,7 @@ from hotfuse.errors import InputError
 from hotfuse.ir.dim import Dim, evaluate, symbols_of
 from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.types import TensorType
-from hotfuse.runtime.session import Signature
+from hotfuse.runtime.feeds import Signature
 
 # What a free size most likely means, by its name; the first that matches counts.
 NAMED_SIZES = (

@@ -79,6 +79,7 @@ def command(
         "median_ms": statistics.median(times) * 1e3,
         "p99_ms": float(np.percentile(times, 99)) * 1e3,
         "calls": repeat,
+        "why": session.report().why,
     }
     if profile:
         result["profile"] = [{"node": t.node.id, "op": t.node.op, "median_ms": t.median_s * 1e3} for t in steps]
@@ -118,7 +119,8 @@ def _show(console: Console, result: Mapping[str, Any]) -> None:
     console.print(make_table("Timing", ("what", ">time"), [(what, show_ms(ms / 1e3)) for what, ms in timing]))
     opaque = len(result["opaque"])
     tail = f", {opaque} of them opaque (`hotfuse explain` says why)" if opaque else ", none opaque"
-    console.print(f"\n{result['nodes']} nodes{tail}; un-fused (tier 0)")
+    console.print(f"\n{result['nodes']} nodes{tail}")
+    console.print(f"why it is not faster yet: {result['why']}", markup=False)
 
 
 def _show_profile(console: Console, steps: Sequence[StepTime]) -> None:

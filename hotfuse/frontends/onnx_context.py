@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import onnx
+
 from hotfuse.config import Config
 from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_tensor import NOWHERE
@@ -22,4 +24,5 @@ class OnnxImport:
     initializers: Mapping[str, Constant] = field(default_factory=dict)
     fresh: FreshSymbols = field(default_factory=FreshSymbols)
     opaque: list[tuple[str, str, str]] = field(default_factory=list)
+    declared: Mapping[str, onnx.TypeProto] = field(default_factory=dict)  # of the graph at hand: its value_info and outputs
     depth: int = 0

@@ -34,6 +34,7 @@ from hotfuse.ir.types import ANY, TensorType, Type
 
 DIRECT = {name: op.name for op in OPS.values() for name in op.onnx}
 Env = dict[str, Value | None]
+UNTYPED = "the type of an input is not known before it runs"
 # what importers, and onnx's own helpers, stumble over in a node that breaks its operator's rules
 MALFORMED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError)
 
@@ -72,6 +73,7 @@ def _declare_constants(
 
 
 def _import_nodes(graph: onnx.GraphProto, builder: GraphBuilder, env: Env, context: OnnxImport) -> list[Value]:
+    context = replace(context, declared={info.name: info.type for info in (*graph.value_info, *graph.output)})
     for node in graph.node:
         for name in node.input:
             if name and name not in env:
@@ -169,10 +171,14 @@ def _import(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | N
     try:
         return _import_known(n, domain, context)
     except HotfuseError:
-        if not any(v is not None and v.type is ANY for v in n.inputs):
+        if not _has_untyped(n):
             raise
         n.builder.undo(mark)
-        return import_opaque(n, domain, "the type of an input is not known before it runs", context)
+        return import_opaque(n, domain, UNTYPED, context)
+
+
+def _has_untyped(n: OnnxNode) -> bool:
+    return any(v is not None and v.type is ANY for v in n.inputs)
 
 
 def _import_known(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:
@@ -183,8 +189,10 @@ def _import_known(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Val
         if not isinstance(result, Decline):
             return _as_sequence(result)
         reason = result.reason
-    elif domain == "" and n.op_type in DIRECT and _direct_fits(n):
-        return (n.add(DIRECT[n.op_type], *n.inputs),)
+    elif domain == "" and n.op_type in DIRECT:
+        if _direct_fits(n):
+            return (n.add(DIRECT[n.op_type], *n.inputs),)
+        reason = UNTYPED if _has_untyped(n) else "its inputs or attributes are not those of the operator here"
     body = function_body(n, domain)
     if body is not None:
         return _import_function(body, n, domain, context)
@@ -241,7 +249,7 @@ def _import_function(body: onnx.FunctionProto, n: OnnxNode, domain: str, context
     if context.depth >= context.config.max_nesting:
         raise LimitExceeded(f"functions are nested deeper than {context.config.max_nesting}")
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in body.opset_import} or context.opsets
-    inner = replace(context, opsets={**context.opsets, **opsets}, depth=context.depth + 1)
+    inner = replace(context, opsets={**context.opsets, **opsets}, depth=context.depth + 1, declared={})
     env: Env = dict(zip(body.input, (*n.inputs, *[None] * len(body.input)), strict=False))
     given = {a.name: a for a in n.proto.attribute}
     declared = onnx.defs.get_schema(n.op_type, n.version, domain).attributes.values()

@@ -1,22 +1,30 @@
 """ONNX nodes that nobody here knows: kept whole, as a model of one node, for onnx's reference evaluator.
 
-Their types come from onnx's own inference, which may only see nodes that onnx's checker accepts.
+The type of a result is the most that these tell, in order:
+  1. onnx's own inference, which may only see nodes that onnx's checker accepts;
+  2. the operator's schema: a fixed type, or that of the inputs with the same type parameter;
+  3. what the model declares of the value: element type and rank, no sizes.
+The one-node model holds these types too, and they are checked whenever it has run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import onnx
 from onnx import helper
 
 from hotfuse.errors import UnsupportedModel
 from hotfuse.frontends.onnx_context import OnnxImport
-from hotfuse.frontends.onnx_node import OnnxNode
+from hotfuse.frontends.onnx_node import ONNX_DTYPES, OnnxNode
 from hotfuse.frontends.onnx_tensor import embed_external
 from hotfuse.frontends.onnx_types import type_from_proto, type_to_proto
+from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Value
-from hotfuse.ir.types import ANY, Type
+from hotfuse.ir.types import ANY, OptionalType, SequenceType, TensorType, Type
+
+_ELEMENTS = {onnx.TensorProto.DataType.Name(number).lower(): dtype for number, dtype in ONNX_DTYPES.items()}
 
 
 def import_opaque(n: OnnxNode, domain: str, reason: str, context: OnnxImport) -> Sequence[Value]:
@@ -24,13 +32,15 @@ def import_opaque(n: OnnxNode, domain: str, reason: str, context: OnnxImport) ->
     if not domain.startswith("ai.onnx") and domain != "":
         raise UnsupportedModel(f"operator {n.op_type} of domain {domain!r} is not known; register a function body for it")
     try:
-        onnx.defs.get_schema(n.op_type, n.version, domain)
+        schema = onnx.defs.get_schema(n.op_type, n.version, domain)
     except onnx.defs.SchemaError:
         raise UnsupportedModel(
             f"ONNX has no operator {n.op_type!r} in opset {n.version} of domain {domain or 'ai.onnx'!r}; check the opset import"
         ) from None
     model = _single_node_model(n, domain, context)
-    types = _opaque_types(model, n, context)
+    types = [_result_type(i, t, n, schema, context) for i, t in enumerate(_inferred_types(model, n, context))]
+    for info, type in zip(model.graph.output, types, strict=True):
+        info.type.CopyFrom(type_to_proto(type))
     given = [v for v in n.inputs if v is not None]
     context.opaque.append((str(n.builder.origin), n.op_type, reason))
     return n.builder.add_node(
@@ -61,7 +71,7 @@ def _single_node_model(n: OnnxNode, domain: str, context: OnnxImport) -> onnx.Mo
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def _opaque_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) -> list[Type]:
+def _inferred_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) -> list[Type]:
     unknown: list[Type] = [ANY] * n.num_outputs
     if not _safe_to_infer(model):
         return unknown
@@ -70,6 +80,52 @@ def _opaque_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) -> l
     except Exception:  # onnx raises many kinds; without its answer the node still runs, untyped
         return unknown
     return [type_from_proto(o.type, context.fresh) for o in inferred.graph.output]
+
+
+def _result_type(i: int, inferred: Type, n: OnnxNode, schema: onnx.defs.OpSchema, context: OnnxImport) -> Type:
+    found = _schema_type(i, n, schema) if inferred is ANY else inferred
+    declared = context.declared.get(n.proto.output[i])
+    if declared is None or not (found is ANY or (isinstance(found, TensorType) and found.shape is None)):
+        return found
+    told = _without_sizes(type_from_proto(declared, context.fresh), context.fresh)
+    if found is ANY:
+        return told
+    assert isinstance(found, TensorType)
+    return told if isinstance(told, TensorType) and told.dtype == found.dtype else found
+
+
+def _without_sizes(type: Type, fresh: Callable[[], Dim]) -> Type:
+    """The type with a symbol of its own for every size: a declaration may name sizes, but nobody checked them."""
+    if isinstance(type, TensorType):
+        return TensorType(type.dtype, None if type.shape is None else tuple(fresh() for _ in type.shape))
+    if isinstance(type, SequenceType | OptionalType):
+        return replace(type, element=_without_sizes(type.element, fresh))
+    return ANY
+
+
+def _schema_type(i: int, n: OnnxNode, schema: onnx.defs.OpSchema) -> Type:
+    """The type of result i by its formal parameter alone; ANY where that leaves more than one element type."""
+    formal = _formal(schema.outputs, i)
+    if formal is None:
+        return ANY
+    allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == formal.type_str), [formal.type_str])
+    if len(allowed) == 1:
+        element = allowed[0].removeprefix("tensor(").removesuffix(")")
+        return TensorType(_ELEMENTS[element], None) if element in _ELEMENTS and allowed[0] != element else ANY
+    for k, value in enumerate(n.inputs):
+        same = _formal(schema.inputs, k)
+        if same is not None and same.type_str == formal.type_str and value is not None and isinstance(value.type, TensorType):
+            return TensorType(value.type.dtype, None)
+    return ANY
+
+
+def _formal(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], i: int) -> onnx.defs.OpSchema.FormalParameter | None:
+    """Parameter i; the last may stand for many, which must then be of one type."""
+    if i < len(parameters) - 1 or not parameters:
+        return parameters[i] if parameters else None
+    last = parameters[-1]
+    many = last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return last if (i == len(parameters) - 1 and not many) or (many and last.is_homogeneous) else None
 
 
 def _safe_to_infer(model: onnx.ModelProto) -> bool:

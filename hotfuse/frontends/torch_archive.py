@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import stat
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,18 @@ _FUNCTIONS = {
     "StrictGreaterThan", "And", "Or", "Not", "Integer", "Float", "Rational", "OpaqueUnaryFn_sqrt", "Abs",
 }  # fmt: skip
 _SYMBOL = re.compile(r"^(s|u|zuf|zf)\d+$")
-_TARGET = re.compile(r"^(torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_sqrt)$")
+_ON_SIZES = re.compile(
+    r"^(torch\.(sym_\w+|_sym_sqrt)|math\.(trunc|floor|ceil|sqrt)|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|abs|add|sub|mul|truediv|"
+    r"floordiv|mod|pow|and_|or_|xor|not_|lshift|rshift|getitem))$"
+)
+_TORCH_OPERATOR = re.compile(r"^torch\.ops\.(\w+)\.(\w+)\.(\w+)$")
+# These open, and may make or cut, files that the program names; the others trust whoever calls them with memory.
+_REFUSED = {"aten::from_file", "debugprims", "inductor", "static_runtime"}
+_ON_GRAPHS = {
+    "associative_scan", "auto_functionalized", "auto_functionalized_v2", "cond", "flex_attention", "hints_wrapper",
+    "invoke_subgraph", "map", "map_impl", "out_dtype", "run_const_graph", "scan", "strict_mode", "tag_activation_checkpoint",
+    "while_loop", "while_loop_stack_output", "wrap", "wrap_with_autocast", "wrap_with_set_grad_enabled",
+}  # fmt: skip
 _NAMES = {"name", "as_name", "forward_arg_names"}
 _NAME = re.compile(r"^[A-Za-z_][\w.]*$|^$")
 _PICKLED = re.compile(r"(^|/)(custom_obj_|opaque_obj_)")
@@ -48,13 +60,21 @@ def load_archive(source: str | os.PathLike[str] | bytes, config: Config) -> Any:
 
 
 def _read(path: str | os.PathLike[str], config: Config) -> bytes:
-    size = os.path.getsize(path)
-    if size > config.max_model_bytes:
-        raise LimitExceeded(
-            f"{os.fspath(path)}: {size:,} bytes; the limit is {config.max_model_bytes:,} (raise max_model_bytes)"
-        )
-    with open(path, "rb") as file:
-        return file.read()
+    name = os.fspath(path)
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidModel(f"{name!r} is not a regular file; give the path of a file that torch.export.save wrote")
+        if status.st_size > config.max_model_bytes:
+            raise LimitExceeded(
+                f"{name!r} has {status.st_size:,} bytes; the limit is {config.max_model_bytes:,} (raise max_model_bytes)"
+            )
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise InvalidModel(f"there is no file {name!r}; check the path (the working directory is {os.getcwd()!r})") from None
+    except (OSError, ValueError) as error:
+        raise InvalidModel(f"{name!r} cannot be opened: {error}") from None
 
 
 def check_archive(data: bytes) -> None:
@@ -102,14 +122,35 @@ def _check_json(name: str, data: bytes) -> None:
             raise UnsafeModel(f"entry {name!r} has pickled tensors, which can run code when they are read; save plain tensors")
         if key == "expr_str" and not is_size_expression(str(value)):
             raise UnsafeModel(f"entry {name!r} has the size {str(value)[:80]!r}, which is not plain arithmetic")
-        if key == "target" and isinstance(value, str) and "/models/" in name and not _TARGET.match(value):
-            raise UnsafeModel(f"entry {name!r} calls {value[:80]!r}, which is not a torch operator")
+        if key in ("target", "as_operator") and isinstance(value, str) and "/models/" in name and not is_operator(value):
+            raise UnsafeModel(
+                f"entry {name!r} calls {value[:80]!r}, which is not a torch operator that computes on tensors or sizes "
+                "(import the library that registers it, if it is one of yours)"
+            )
         if key == "guards_code" and not all(is_guard(str(text)) for text in value or ()):
             raise UnsafeModel(f"entry {name!r} has guards {str(value)[:200]!r}, which are not comparisons of sizes")
         if key in _NAMES and "/models/" in name and not all(_is_name(text) for text in _listed(value)):
             raise UnsafeModel(f"entry {name!r} has the name {str(value)[:80]!r}; names are letters, digits and underscores")
         if key == "in_spec" and "/models/" in name and not _has_plain_keys(value):
             raise UnsafeModel(f"entry {name!r} has a keyword argument whose name is not one: {str(value)[:200]}")
+
+
+def is_operator(target: str) -> bool:
+    """Whether torch finds under this name an operator on tensors or sizes, or one that runs graphs of them, and nothing else.
+
+    torch looks names up attribute by attribute, so `torch.ops.load_library.__call__` would be found as well."""
+    found = _TORCH_OPERATOR.match(target)
+    if found is None:
+        kind, _, name = target.rpartition(".")
+        return bool(_ON_SIZES.match(target)) or (kind == "torch.ops.higher_order" and name in _ON_GRAPHS)
+    namespace, name, overload = found.groups()
+    if namespace in _REFUSED or f"{namespace}::{name}" in _REFUSED:
+        return False
+    try:
+        torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "" if overload == "default" else overload)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _listed(value: Any) -> list[Any]:

@@ -1,106 +1,86 @@
-"""What the Python code of a model reads besides its module: globals and closures.
+"""What Python code may read, told from its bytecode without running it.
 
-Code is not run to find out. Names in the bytecode of `forward`, and of the methods and functions that it names in turn, are
-looked up; torch's and Python's own code is not followed.
+A name counts as read wherever code mentions it: as a variable, as an attribute, as an imported module, or as a string that
+could be an attribute's name (`getattr(self, "scale")`). Torch's, numpy's and Python's own code is taken for granted.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
-LIMIT = 20_000  # functions followed
-Owned = tuple[types.FunctionType, type]  # a function, and the class whose methods its attribute names may mean
+_TRUSTED = frozenset({"torch", "hotfuse", "numpy", *sys.stdlib_module_names}) - {"__main__"}
+# Methods that no forward pass calls unmentioned: printing, copying, pickling, setting attributes, making classes.
+_UNUSED = frozenset(
+    "__repr__ __str__ __format__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __sizeof__ __dir__ __doc__ "
+    "__setattr__ __delattr__ __init_subclass__ __subclasshook__ __class_getitem__ __class__".split()
+)
+_OTHERS = frozenset("__call__ __getattr__ __enter__ __exit__ __next__ __get__ __missing__ __post_init__ __torch_function__".split())
+_IMPLICIT = (frozenset({*dir(float), *dir(int), *dir(dict), *dir(list), *dir(set)}) | _OTHERS) - _UNUSED
 
 
-@dataclass
-class CodeReads:
-    """`tables` gives, for each Python module, its globals and the names that are read; `cells` are those of closures."""
-
-    tables: dict[int, tuple[dict[str, Any], set[str]]] = field(default_factory=dict)
-    cells: list[types.CellType] = field(default_factory=list)
-
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """Everything read, with a name for people."""
-        for table, names in self.tables.values():
-            yield from ((f"{table.get('__name__')}.{name}", table[name]) for name in sorted(names))
-        yield from (("a closure", cell.cell_contents) for cell in self.cells)
+def is_library(name: str | None) -> bool:
+    """Whether code of this module is torch's, numpy's, Python's or ours, which nobody changes between calls."""
+    return str(name).partition(".")[0] in _TRUSTED
 
 
-def read_code(functions: Iterable[Owned]) -> CodeReads:
-    """What the given functions, and what they call, read."""
-    reads = CodeReads()
-    pending = list(functions)
-    seen: set[tuple[int, type]] = set()
-    while pending and len(seen) < LIMIT:
-        function, owner = pending.pop()
-        if (id(function), owner) in seen:
-            continue
-        seen.add((id(function), owner))
-        table = function.__globals__
-        names = reads.tables.setdefault(id(table), (table, set()))[1]
-        for name in _names_in(function.__code__):
-            if name in table and _is_state(table[name]):
-                names.add(name)
-            if name in table and is_followed(table[name]):
-                pending.append((table[name], owner))
-            pending += [(f, owner) for f in functions_of(owner, name) if is_followed(f)]
-        for cell in function.__closure__ or ():
-            value = _content(cell)
-            if is_followed(value):
-                pending.append((value, owner))
-            if _is_state(value) or not isinstance(value, (type, types.ModuleType)):
-                reads.cells.append(cell)
-    return reads
+def is_implicit(name: str) -> bool:
+    """Whether Python itself calls a method of this name (`__call__`, `__getattr__`, operators), so that nobody mentions it."""
+    return name.startswith("__") and name in _IMPLICIT
 
 
-def forward_functions(classes: Iterable[type]) -> Iterator[Owned]:
-    for owner in dict.fromkeys(classes):
-        if not is_library(owner.__module__):
-            yield from ((f, owner) for f in functions_of(owner, "forward"))
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """Every name that a piece of code, or code nested in it, mentions."""
+    return frozenset(_mentioned(code))
 
 
-def functions_of(owner: type, name: str) -> Iterator[types.FunctionType]:
-    """The functions behind a method or property, decorators seen through."""
-    value: Any = getattr(owner, name, None)
-    value = getattr(value, "__func__", getattr(value, "fget", value))
-    while value is not None:
-        if isinstance(value, types.FunctionType):
-            yield value
-        value = getattr(value, "__wrapped__", None)
-
-
-def is_followed(value: Any) -> bool:
-    return isinstance(value, types.FunctionType) and not is_library(value.__module__ or "")
-
-
-def is_library(name: str) -> bool:
-    """Whether code is torch's, Python's or ours, which nobody changes between calls."""
-    root = name.partition(".")[0]
-    return root != "__main__" and (root in ("torch", "hotfuse") or root in sys.stdlib_module_names)
-
-
-def _is_state(value: Any) -> bool:
-    """Whether a global may change what a model computes: plain values, containers, tensors, functions, not loggers."""
-    import torch
-
-    return value is None or isinstance(
-        value, (bool, int, float, complex, str, bytes, list, dict, set, tuple, types.FunctionType, torch.Tensor)
-    )
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
+def _mentioned(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
+        yield from _strings(constant)
+
+
+def _strings(constant: Any) -> Iterator[str]:
+    if isinstance(constant, str):
+        if constant.isidentifier():
+            yield constant
+    elif isinstance(constant, (tuple, frozenset)):
+        for item in constant:
+            yield from _strings(item)
+    elif isinstance(constant, types.CodeType):
+        yield from _mentioned(constant)
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_in(code: types.CodeType) -> tuple[tuple[str, int], ...]:
+    """The modules that code imports when it runs: names, and how many packages up they are counted from."""
+    found: list[tuple[str, int]] = []
+    level: Any = 0
+    previous: list[Any] = [None, None]
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            level = previous[0].argval if previous[0] is not None and isinstance(previous[0].argval, int) else 0
+            found.append((str(step.argval), level))
+        previous = [previous[1], step]
+    for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            found += imports_in(constant)
+    return tuple(found)
+
+
+def imported_modules(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """Modules that a function imports when it runs, as far as they are loaded now."""
+    package = str(function.__globals__.get("__package__") or "")
+    for name, level in imports_in(function.__code__):
+        prefix = package.rsplit(".", level - 1)[0] if level > 1 else package
+        full = f"{prefix}.{name}".strip(".") if level else name
+        parts = full.split(".")
+        for end in range(1, len(parts) + 1):
+            module = sys.modules.get(".".join(parts[:end]))
+            if isinstance(module, types.ModuleType):
+                yield module

@@ -1,5 +1,5 @@
-"""Which ATen operators are taken apart before import: the core decompositions, less what the IR knows whole and less what
-is random.
+"""Which ATen operators are taken apart before import: the core decompositions, less what the IR knows whole, what is random,
+and what eager computes more exactly than its parts would.
 
 Random operators consume torch's generator exactly as eager does only if they are run as they are.
 """
@@ -15,12 +15,14 @@ import torch
 import hotfuse.frontends.torch_ops  # noqa: F401  (fills IMPORTERS)
 from hotfuse.frontends.torch_node import IMPORTERS
 
+EXACT = {"aten.native_batch_norm_backward.default"}  # eager sums in float64
+
 
 def is_kept(operator: Any) -> bool:
     """Whether an operator stays whole."""
     if not isinstance(operator, torch._ops.OpOverload):
         return False
-    return str(operator) in IMPORTERS or torch.Tag.nondeterministic_seeded in operator.tags
+    return str(operator) in IMPORTERS or str(operator) in EXACT or torch.Tag.nondeterministic_seeded in operator.tags
 
 
 @functools.cache

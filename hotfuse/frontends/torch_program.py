@@ -57,3 +57,8 @@ class CapturedProgram:
     def views(self) -> frozenset[int]:
         """The graph outputs that may share memory with the call's inputs, as the original's do."""
         return frozenset(leaf.index for leaf in self.outputs if leaf.kind == "value" and leaf.view)
+
+    @cached_property
+    def has_effects(self) -> bool:
+        """Whether it does more than compute its outputs: draw random numbers, check values."""
+        return any(node.attrs.get("effect") for graph in self.graph.walk() for node in graph.nodes)

@@ -1,19 +1,20 @@
 """What is asked of a capture: the module, and one call without its data.
 
 These records are all that the request path needs of the capture; they import nothing of the IR, so that `hotfuse.compile` and
-the first call stay light.
+the first call stay light. (A NamedTuple takes a tenth of the time that a dataclass takes to define.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
-@dataclass(frozen=True)
-class TensorInput:
+
+class TensorInput(NamedTuple):
     """A tensor argument as far as a capture sees it. `order` lists its axes from the largest stride to the smallest; None says
     that the tensor has gaps or overlaps, and that its exact strides count. `same_as` is an earlier leaf that is the same."""
 
@@ -48,3 +49,14 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner, *args, **kwargs)
+
+
+def unsendable(tensor: torch.Tensor) -> str:
+    """What is special about a tensor that a capture cannot stand for; empty for plain ones."""
+    if type(tensor) not in _PLAIN:
+        return f"a tensor of type {type(tensor).__name__}"
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return f"a tensor with layout {'quantized' if tensor.is_quantized else tensor.layout}"
+    if tensor.is_conj() or tensor.is_neg():
+        return "a lazily conjugated or negated tensor"
+    return ""

@@ -97,7 +97,11 @@ def declared_ranges(exported: Any) -> Iterator[None]:
     if sizes:
         ranges = sizes[0].node.shape_env.var_to_range
         saved.append((ranges, dict(ranges)))
-        ranges.update({name: bound for name, bound in exported.range_constraints.items() if name in ranges})
+        for name, bound in saved[0][1].items():
+            if name.is_Symbol:
+                ranges[name] = exported.range_constraints.get(name, bound)
+            else:  # loading a file leaves computed sizes here, on which torch itself stumbles
+                del ranges[name]
     try:
         yield
     finally:

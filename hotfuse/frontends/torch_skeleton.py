@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_request import unsendable
 
 SMALL_BYTES = 64 * 1024
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ def make_skeleton(content: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 def load_skeleton(data: bytes) -> Any:
     """The structure that `make_skeleton` was given, on memory of its own."""
+    # unpickling a graph that make_fx wrote traces it again, by code of torch that names this module without importing it
+    import torch._higher_order_ops.triton_kernel_wrap  # noqa: F401
+
     skeleton: Skeleton = pickle.loads(data)
     storages: dict[int, torch.UntypedStorage] = {}
     tensors = [_rebuild(record, storages) for record in skeleton.tensors]
@@ -122,17 +125,6 @@ def _record(tensor: torch.Tensor, storages: dict[int, int]) -> TensorRecord:
         storage.nbytes(),
         _bytes(tensor) if small else None,
     )
-
-
-def unsendable(tensor: torch.Tensor) -> str:
-    """What is special about a tensor that a capture cannot stand for; empty for plain ones."""
-    if type(tensor) not in _PLAIN:
-        return f"a tensor of type {type(tensor).__name__}"
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        return f"a tensor with layout {'quantized' if tensor.is_quantized else tensor.layout}"
-    if tensor.is_conj() or tensor.is_neg():
-        return "a lazily conjugated or negated tensor"
-    return ""
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

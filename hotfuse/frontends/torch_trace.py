@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_request import TensorInput, TraceRequest
 from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class, widened_symbols
 from hotfuse.frontends.torch_watch import ModuleWatch
+from hotfuse.ir.graph import Graph
 from hotfuse.ir.guard import ShapeClass, exact_class
 
 
@@ -35,8 +36,9 @@ class Trace:
     note: str = ""  # attempts that failed before this one
 
 
-def trace(request: TraceRequest) -> Trace:
-    """The program of the first attempt that works; CaptureError with every attempt's reason when none does."""
+def trace(request: TraceRequest, optimize: Callable[[Graph], Graph]) -> Trace:
+    """The program of the first attempt that works, its graph optimized; CaptureError with every attempt's reason when none
+    does."""
     module = request.module
     adopt_attributes(module)
     failures: list[str] = []
@@ -44,6 +46,7 @@ def trace(request: TraceRequest) -> Trace:
         try:
             with _modes(request):
                 program, shapes = _attempt(module, request, widths)
+            program = replace(program, graph=optimize(program.graph))
             return Trace(program, shapes, "; ".join(failures))
         except Exception as error:
             failures.append(f"{name}: {type(error).__name__}: {_first_lines(error)}")
@@ -85,7 +88,6 @@ def _attempt(
     module: torch.nn.Module, request: TraceRequest, widths: tuple[tuple[int, ...], ...] | None
 ) -> tuple[CapturedProgram, ShapeClass]:
     from hotfuse.frontends.torch_export import import_exported
-    from hotfuse.passes import optimize
 
     exact = tuple(leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput))
     exported = export(module, request, widths or exact, dynamic=widths is not None)
@@ -100,8 +102,7 @@ def _attempt(
     if reason:
         raise CaptureError(f"the trace excludes its own example: {reason}")
     _check_constants(module, exported)
-    program = import_exported(exported)
-    return replace(program, graph=optimize(program.graph)), shapes
+    return import_exported(exported), shapes
 
 
 def _check_constants(module: torch.nn.Module, exported: Any) -> None:

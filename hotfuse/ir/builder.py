@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hotfuse.errors import DimError, HotfuseError, InvalidModel
-from hotfuse.ir.dim import NO_FACTS, Dim, Facts, is_simple
+from hotfuse.ir.dim import MAX_DEGREE, NO_FACTS, Dim, Facts, degree, is_simple
 from hotfuse.ir.graph import CPU, NO_ATTRS, NO_ORIGIN, Attrs, Constant, Graph, Node, Origin, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, OPS, Call, FreshSymbols
 from hotfuse.ir.types import BOOL, I32, I64, TensorType, Type
@@ -110,7 +110,9 @@ class GraphBuilder:
         if not inputs or any(a is None and v is not None for a, v in zip(arrays, inputs, strict=True)):
             return None
         assert isinstance(result.type, TensorType)
-        return self.constant(np.array(record.reference(*arrays, **attrs), dtype=result.type.dtype.numpy), device=result.device)
+        found = record.reference(*arrays, **attrs)
+        array = np.array(found[0] if record.many else found, dtype=result.type.dtype.numpy)
+        return self.constant(array, device=result.device)
 
     def _known_numbers(self, value: Value) -> np.ndarray[Any, Any] | None:
         if not _is_table(value.type) or not isinstance(value.type, TensorType):
@@ -237,11 +239,15 @@ def _bounded_type(type: Type, fresh: Callable[[], Dim]) -> Type:
 
 
 def _bounded_contents(contents: tuple[Dim, ...] | None, type: Type) -> tuple[Dim, ...] | None:
-    """The contents, unless they have grown too large, or past what the element type holds (arithmetic wraps there)."""
+    """The contents, unless they have grown too large, or past what the element type holds (arithmetic wraps there). Of sizes
+    that are not known yet, only wide signed types are taken to hold them."""
     if contents is None or not isinstance(type, TensorType):
         return None
+    wide = type.dtype in (I32, I64)
     low, high = (-1 << type.dtype.bits - 1, 1 << type.dtype.bits - 1) if type.dtype.kind == "int" else (0, 1 << type.dtype.bits)
-    fits = all(low <= d < high if isinstance(d, int) else is_simple(d) for d in contents)
+    fits = all(
+        low <= d < high if isinstance(d, int) else wide and degree(d) <= MAX_DEGREE and is_simple(d) for d in contents
+    )
     return contents if fits else None
 
 

@@ -2,6 +2,7 @@
 
 `elementwise(f)` gives the contents of a result element by element, with `f` over dims. Where `f` answers None the element
 depends on sizes in a way that nobody can tell yet, and the whole result is unknown. Numbers wrap as the element type does.
+A quotient is tracked only where no size makes its divisor 0: what dividing by 0 gives is the reference's to say.
 """
 
 from __future__ import annotations
@@ -107,9 +108,14 @@ def magnitude(a: Dim) -> Dim | None:
     return -a if high is not None and high <= 0 else None
 
 
+def may_be_zero(a: Dim) -> bool:
+    low, high = lower_bound(a), upper_bound(a)
+    return not ((low is not None and low > 0) or (high is not None and high < 0))
+
+
 def quotient(a: Dim, b: Dim) -> Dim | None:
     """Division toward zero: known where it equals floor division, because nothing is negative or nothing is left over."""
-    if isinstance(b, int) and b == 0:
+    if may_be_zero(b):
         return None
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -121,12 +127,12 @@ def quotient(a: Dim, b: Dim) -> Dim | None:
 
 
 def floor_quotient(a: Dim, b: Dim) -> Dim | None:
-    return None if isinstance(b, int) and b == 0 else floordiv(a, b)
+    return None if may_be_zero(b) else floordiv(a, b)
 
 
 def remainder(a: Dim, b: Dim) -> Dim | None:
     """The remainder of floor division: it has the sign of b."""
-    return None if isinstance(b, int) and b == 0 else a - b * floordiv(a, b)
+    return None if may_be_zero(b) else a - b * floordiv(a, b)
 
 
 def truncated_remainder(a: Dim, b: Dim) -> Dim | None:

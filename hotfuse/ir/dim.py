@@ -24,6 +24,7 @@ from hotfuse.errors import DimError
 MAX_TERMS = 4096  # of a product
 MAX_SIZE = 256  # of an expression that a graph keeps; exported models stay below 40
 MAX_COEFFICIENT = 1 << 64
+MAX_DEGREE = 4  # sizes multiplied that an integer tensor is taken to hold; more could pass 64 bits, where arithmetic wraps
 
 Dim: TypeAlias = Union[int, "Expr"]
 Atom: TypeAlias = Union["Symbol", "Div", "Min", "Max"]
@@ -162,6 +163,11 @@ def is_simple(dim: Dim) -> bool:
     if isinstance(dim, int):
         return abs(dim) < MAX_COEFFICIENT
     return dim.size <= MAX_SIZE and all(abs(c) < MAX_COEFFICIENT for _, c in dim.terms)
+
+
+def degree(dim: Dim) -> int:
+    """How many sizes its longest product has."""
+    return 0 if isinstance(dim, int) else max(sum(power for _, power in monomial) for monomial, _ in dim.terms)
 
 
 def _atom_size(atom: Atom) -> int:

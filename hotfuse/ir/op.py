@@ -143,6 +143,7 @@ class OpDef:
     contents: Callable[[Call], Sequence[Contents | None]] | None = None
     flops: Callable[[Call, Sequence[Type]], Dim] | None = None
     view: bool = False
+    many: bool = False  # the reference returns a tuple even where there is just one result
     deterministic: bool = True
     torch: tuple[str, ...] = ()
     onnx: tuple[str, ...] = ()

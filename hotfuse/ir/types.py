@@ -47,6 +47,14 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or one that came over a pipe, is the same object: element types are compared by identity."""
+        return _named, (self.name,)
+
+
+def _named(name: str) -> DType:
+    return DTYPES[name]
+
 
 def _make(kind: str, *specs: tuple[str, int]) -> list[DType]:
     return [DType(name, kind, bits) for name, bits in specs]

@@ -1,7 +1,7 @@
 """What can be told of an attention mask before a call: its range, whether it may hide a whole row, whether it is causal.
 
-A mask is boolean (true where a key is seen) or is added to the scores (0 where a key is seen). An integer mask given by the
-model's user is taken to hold 0 and 1, as every tokenizer makes it.
+A mask is boolean (true where a key is seen) or is added to the scores (0 where a key is seen). Of a mask that the model's user
+gives, nothing is assumed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from hotfuse.ir.graph import Node, Value
 from hotfuse.ir.types import BOOL, TensorType, numel
-from hotfuse.passes.rewrite import Draft, dtype_of, shape_of
+from hotfuse.passes.rewrite import Draft, dtype_of, is_float, shape_of
 
-# A score this low leaves no weight to its key, whatever the others are: exp of the difference is 0.
+# A score this low leaves no weight to its key: exp of the difference is 0. Beside all but float16's, scores vanish in a sum.
 HIDING = {"f64": -1e300, "f32": -1e37, "bf16": -1e37, "f16": -6e4}
 MOVEMENT = frozenset({"expand", "reshape", "unsqueeze", "squeeze", "slice", "transpose", "gather"})
 LARGE = 1 << 24  # elements of a constant mask that is looked at
@@ -38,10 +38,11 @@ def bounds(draft: Draft, value: Value | None, depth: int = 10) -> Interval:
     inputs = draft.inputs(node)
     if node.op in MOVEMENT:
         return bounds(draft, inputs[0], depth - 1)
+    if node.op == "full":
+        return float(node.attrs["value"]), float(node.attrs["value"])
     if node.op == "cast":
-        source = inputs[0]
-        counts = source is not None and isinstance(source.type, TensorType) and source.type.dtype.is_integer
-        return (0.0, 1.0) if counts else bounds(draft, source, depth - 1)
+        low, high = bounds(draft, inputs[0], depth - 1)
+        return (low, high) if is_float(value.type) or 0 <= low <= high < 2 else EVERYTHING  # integer types wrap and truncate
     if node.op == "where":
         (a, b), (c, d) = (bounds(draft, i, depth - 1) for i in inputs[1:])
         return min(a, c), max(b, d)

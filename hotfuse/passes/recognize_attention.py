@@ -5,8 +5,11 @@
 The scale may stand on the scores, on q, on k, or on several of them; k^T may be any transpose; masks are added or chosen by
 `where`; a guard may turn the NaN of an all-hidden row into zeros; grouped-query models repeat k and v heads before.
 
-The operator gives zeros to a query that may see no key, as the guard does. Without a guard such a row is NaN, so a mask is then
-taken only if it cannot hide a whole row: it is finite (-1e38 rather than -inf), or every row of it has a visible key.
+The operator gives zeros to a query that may see no key, as the guard does. Without a guard such a row is NaN, and the operator
+is told so unless the mask cannot hide a whole row: it is finite (-1e38 rather than -inf), or every row of it has a visible key.
+
+A `where` that hides with a finite number gives such a row equal weights. It becomes a mask to be added, which does the same if
+scores vanish beside the number. They do not in float16, nor where a mask inside the `where` has -inf: those stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.types import BOOL
+from hotfuse.ir.types import BOOL, F16
 from hotfuse.passes.masks import HIDING, causal_alignment, is_finite, may_hide_row
 from hotfuse.passes.match import Either, Match, Number, Pattern, Product, Var, inner_nodes, match
 from hotfuse.passes.nested import on_every_graph
@@ -64,9 +67,11 @@ def attention(draft: Draft, node: Node) -> Value | None:
     if key is None or heads is None:
         return None
     mask = _mask(draft, found)
-    if mask is None or (mask.may_hide_row and "guard" not in found.nodes):
+    if mask is None:
         return None
     attrs: dict[str, object] = {"scale": _scale(found), **mask.attrs}
+    if mask.may_hide_row and "guard" not in found.nodes:
+        attrs["unseen"] = "nan"
     if "cap" in found.numbers:
         attrs["softcap"] = found.numbers["cap"]
     if rank == 4:
@@ -112,6 +117,8 @@ def _heads(draft: Draft, query: Value, key: Value | None, value: Value) -> tuple
     if key is None or any(s is None for s in shapes) or not dtype_of(query) == dtype_of(key) == dtype_of(value):
         return None
     (a, b, c) = (s[:-2] for s in shapes if s is not None)
+    if len(a) == 2 and same_shape((a[0], 1), b, facts) and same_shape((a[0], 1), c, facts):
+        return query, key, value  # one head of keys and values for all
     if not same_shape(a, b, facts) or not same_shape(a, c, facts):
         return None
     few_keys, few_values = _unrepeated(draft, key), _unrepeated(draft, value)
@@ -158,14 +165,22 @@ def _mask(draft: Draft, found: Match) -> Mask | None:
         if align is not None:
             return Mask({"causal": True, "align": align})
     numbers = [found.numbers.get(f"hidden {i}", -math.inf) for i in (0, 1) if isinstance(parts[i], Value)]
-    added = [_added(draft, m, h, found["q"]) for m, h in zip(masks, numbers, strict=True)]
-    if not added:
+    if not masks:
         return Mask({"causal": False})
+    finite = [dtype_of(m) is BOOL and h > -math.inf for m, h in zip(masks, numbers, strict=True)]
+    if dtype_of(found["q"]) is F16 and any(finite):
+        if len(masks) > 1 or may_hide_row(draft, masks[0]):
+            return None
+        return Mask({"causal": False}, masks[0])
+    added = [_added(draft, m, h, found["q"]) for m, h in zip(masks, numbers, strict=True)]
     # Two masks that each leave every query a key may together leave it none.
     hides = [m for m in added if dtype_of(m) is BOOL or not is_finite(draft, m)]
     both = _both(draft, added[0], added[1], found["q"]) if len(added) == 2 else added[0]
+    overflows = len(added) == 2 and not hides and not is_finite(draft, both)
+    if len(added) == 2 and finite[1] and (hides or overflows):
+        return None
     hidden = len(hides) > 1 or any(may_hide_row(draft, m) for m in hides)
-    return Mask({"causal": False}, both, hidden or (len(added) == 2 and not hides and not is_finite(draft, both)))
+    return Mask({"causal": False}, both, hidden or overflows)
 
 
 def _covers(draft: Draft, mask: Value, found: Match) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.types import BOOL, F32, F64, DType, numel
+from hotfuse.ir.types import BOOL, F32, F64, STRING, DType, numel
 from hotfuse.passes.nested import on_every_graph
 from hotfuse.passes.rewrite import Draft, Rule, dtype_of, is_float, rewrite, same_shape, shape_of
 
@@ -159,7 +159,7 @@ def cast(draft: Draft, node: Node) -> Value | None:
     first = draft.inputs(inner)[0]
     assert first is not None
     source, middle = dtype_of(first), dtype_of(x)
-    if source is None or middle is None or not _holds(middle, source):
+    if source is None or middle is None or not _holds(middle, source) or to is STRING:  # text shows the type it is made from
         return None
     # Numbers out of an integer type's range convert as the hardware likes, differently from each source type.
     if to != source and to.is_integer and source.is_float:

@@ -49,7 +49,7 @@ def _constant_key(value: Value, constant: Constant) -> Hashable:
     for dim in constant.type.shape or ():
         size *= dim if isinstance(dim, int) else SMALL + 1
     if size > SMALL or constant.type.dtype is STRING:
-        return id(constant.data)
+        return (constant.type, value.device, id(constant.data))
     return (constant.type, value.device, constant.numpy().tobytes())
 
 

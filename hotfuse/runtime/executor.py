@@ -1,13 +1,12 @@
 """The executor: runs a plan for any input shapes, from any number of threads.
 
-State: bound plans by input types (bounded, least recently used dropped), idle arenas of each, and executors of nested
-graphs. A lock guards the tables, never a computation. Each call has slots and an arena of its own.
+State: bound plans by input types (bounded, least recently used dropped), and executors of nested graphs. A lock guards the
+tables, never a computation. Each call has slots and an arena of its own; idle arenas lie in a pool that nested graphs share.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,22 +19,23 @@ from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, FreshSymbols
 from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.ir.types import Type
+from hotfuse.locks import make_lock
 from hotfuse.runtime.binding import BoundPlan, Step, bind, check_size
 from hotfuse.runtime.engine import Engine
-from hotfuse.runtime.memory import Arena
+from hotfuse.runtime.memory import Arena, ArenaPool
 
 
 class Executor:
     """Runs one plan on one engine."""
 
-    def __init__(self, plan: Plan, engine: Engine, config: Config) -> None:
+    def __init__(self, plan: Plan, engine: Engine, config: Config, pool: ArenaPool | None = None) -> None:
         self.plan = plan
         self.engine = engine
         self.config = config
         self._bound: OrderedDict[tuple[Type, ...], BoundPlan] = OrderedDict()
-        self._arenas: dict[int, deque[Arena]] = {}
+        self._pool = ArenaPool(config.max_arena_bytes) if pool is None else pool
         self._nested: dict[int, Executor] = {}
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     @property
     def bound_shapes(self) -> int:
@@ -46,9 +46,7 @@ class Executor:
         bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
         try:
             slots = self.execute(bound, inputs)
-            return [
-                self.engine.own(slots[s], shared and i not in sharing) for i, (s, shared) in enumerate(bound.outputs)
-            ]
+            return [self.engine.own(slots[s], shared and i not in sharing) for i, (s, shared) in enumerate(bound.outputs)]
         except MemoryError as error:  # of the arena, or of the results' own memory
             raise ExecutionError(f"there is not enough memory to run the model on these inputs: {error}") from None
 
@@ -66,7 +64,7 @@ class Executor:
             made = self._bound.setdefault(types, made)
             while len(self._bound) > self.config.max_bound_shapes:
                 _, dropped = self._bound.popitem(last=False)
-                self._arenas.pop(id(dropped), None)
+                self._pool.drop(id(dropped))
         return made
 
     def execute(self, bound: BoundPlan, inputs: Sequence[Any]) -> list[Any]:
@@ -123,35 +121,36 @@ class Executor:
     def _take_arena(self, bound: BoundPlan) -> Arena | None:
         if not bound.arena_bytes:
             return None
-        with self._lock:
-            idle = self._arenas.get(id(bound))
-            if idle:
-                return idle.pop()
-        return Arena(bound.arena_bytes, bound.placements)
+        return self._pool.take(id(bound)) or Arena(bound.arena_bytes, bound.placements)
 
     def _return_arena(self, bound: BoundPlan, arena: Arena) -> None:
-        with self._lock:
-            if not any(b is bound for b in self._bound.values()):
-                return
-            held = sum(a.bytes for idle in self._arenas.values() for a in idle)
-            if held + arena.bytes <= self.config.max_arena_bytes:
-                self._arenas.setdefault(id(bound), deque()).append(arena)
+        with self._lock:  # so that a plan is not dropped in between
+            if any(b is bound for b in self._bound.values()):
+                self._pool.give(id(bound), arena)
 
     def _run_nested(self, graph: Graph, inputs: Sequence[Any]) -> Sequence[Any]:
         with self._lock:
             executor = self._nested.get(id(graph))
             if executor is None:
-                executor = self._nested[id(graph)] = Executor(trivial_plan(graph), self.engine, self.config)
+                executor = self._nested[id(graph)] = Executor(trivial_plan(graph), self.engine, self.config, self._pool)
         return executor.run(inputs)
 
     def clear(self) -> None:
         """Forget every bound plan and free idle memory; calls under way finish with what they have."""
         with self._lock:
+            for bound in self._bound.values():
+                self._pool.drop(id(bound))
+            nested = list(self._nested.values())
             self._bound.clear()
-            self._arenas.clear()
-            self._nested.clear()
+        for executor in nested:  # kept: one that is running must go on owning what it puts into the pool
+            executor.clear()
 
     def arena_bytes(self) -> Mapping[str, int]:
-        """Scratch memory of each bound shape, in bytes."""
+        """Scratch memory of each bound shape, in bytes; those of nested graphs have the graph's name in front."""
         with self._lock:
-            return {", ".join(map(str, key)): bound.arena_bytes for key, bound in self._bound.items()}
+            found = {", ".join(map(str, key)): bound.arena_bytes for key, bound in self._bound.items()}
+            nested = list(self._nested.values())
+        for place, executor in enumerate(nested):
+            name = executor.plan.graph.name or "graph"
+            found |= {f"{name}.{place}: {key}": size for key, size in executor.arena_bytes().items()}
+        return found

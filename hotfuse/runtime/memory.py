@@ -2,13 +2,16 @@
 
     plan_arena: intervals (first step, last step, bytes) -> offset of each, total bytes
 
-Values that live at the same time never share a byte. Greedy by size: the largest first, each at the lowest place that is free
-for its whole life.
+Values that live at the same time never share a byte. Greedy in the order of steps, the largest first where several begin at
+one: each takes the smallest free block that holds it, or else the end.
+
+State: an `ArenaPool` keeps the idle arenas of one model, those of its nested graphs included, up to a number of bytes.
 """
 
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,3 +96,38 @@ class Arena:
             np.ndarray(p.shape, p.dtype, buffer=block, offset=start + p.offset)  # type: ignore[call-overload]
             for p in placements
         ]
+
+
+class ArenaPool:
+    """Idle arenas by the bound plan they are for (its `id`), `limit` bytes of them at most. Any thread may call it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._idle: dict[int, list[Arena]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held
+
+    def take(self, owner: int) -> Arena | None:
+        with self._lock:
+            idle = self._idle.get(owner)
+            if not idle:
+                return None
+            arena = idle.pop()
+            self._held -= arena.bytes
+            return arena
+
+    def give(self, owner: int, arena: Arena) -> None:
+        """Keep an arena for the next call, if there is room."""
+        with self._lock:
+            if self._held + arena.bytes <= self._limit:
+                self._idle.setdefault(owner, []).append(arena)
+                self._held += arena.bytes
+
+    def drop(self, owner: int) -> None:
+        """Free the idle arenas of a bound plan that is no more."""
+        with self._lock:
+            self._held -= sum(arena.bytes for arena in self._idle.pop(owner, ()))

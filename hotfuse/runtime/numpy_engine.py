@@ -54,7 +54,7 @@ class NumpyEngine:
         if record.reference is None:
             raise AssertionError(f"operator {node.op} has no reference and no engine runs it")
         function = functools.partial(record.reference, **node.attrs) if node.attrs else record.reference
-        many = len(node.outputs) > 1 or node.op in ("split",)
+        many = record.many or len(node.outputs) > 1
         return Compute(function, many, record.writes_out and not many, "first" if record.view else "none")
 
     # what control flow needs

@@ -1,12 +1,20 @@
-"""Opaque ONNX nodes: run by onnx's reference evaluator, one node at a time."""
+"""Opaque ONNX nodes: run by onnx's reference evaluator, one node at a time.
+
+Everything after such a node is planned by the types that the front end found for its results (onnx's schemas, the model's own
+declarations), so what the evaluator returns is held against them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hotfuse.errors import UnsupportedModel
+import numpy as np
+
+from hotfuse.errors import ExecutionError, UnsupportedModel
 from hotfuse.ir.graph import Node
+from hotfuse.ir.op import FreshSymbols
+from hotfuse.ir.types import MapType, OptionalType, SequenceType, TensorType, Type, dtype_of
 from hotfuse.runtime.engine import Compute
 
 
@@ -24,8 +32,11 @@ def _evaluator(node: Node) -> Callable[..., Any]:
             f"{node.origin or node.id}: no operator here computes {node.attrs.get('op_type')}, and onnx's reference evaluator "
             "cannot be imported; install onnx with its reference evaluator"
         ) from error
+    from hotfuse.frontends.onnx_types import type_from_proto
+
     model = onnx.ModelProto.FromString(node.attrs["proto"])
     names = [v.name for v in model.graph.input]
+    types = [type_from_proto(v.type, FreshSymbols()) for v in model.graph.output]
     try:
         evaluator = ReferenceEvaluator(model)
     except Exception as error:  # NotImplementedError for an operator it lacks; other kinds for a node that breaks its rules
@@ -35,6 +46,34 @@ def _evaluator(node: Node) -> Callable[..., Any]:
 
     def run(*values: Any) -> list[Any]:
         given = (v for v in values if v is not None)
-        return list(evaluator.run(None, dict(zip(names, given, strict=True))))
+        results = list(evaluator.run(None, dict(zip(names, given, strict=True))))
+        _check(node, results, types)
+        return results
 
     return run
+
+
+def _check(node: Node, results: Sequence[Any], types: Sequence[Type]) -> None:
+    for i, (value, type) in enumerate(zip(results, types, strict=False)):
+        if not _is_of(value, type):
+            found = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else value.__class__.__name__
+            raise ExecutionError(
+                f"{node.origin or node.id}: result {i} of {node.attrs.get('op_type')} is {found}, but the model's declarations "
+                f"and onnx's rules make it {type}; correct or remove its value_info (or the declared output)"
+            )
+
+
+def _is_of(value: Any, type: Type) -> bool:
+    """Whether a run-time value is of a type, as far as that is known."""
+    if isinstance(type, TensorType):
+        if not isinstance(value, np.ndarray | np.generic) or dtype_of(np.asarray(value)) != type.dtype:
+            return False
+        if type.shape is None:
+            return True
+        same = (size == dim or not isinstance(dim, int) for size, dim in zip(value.shape, type.shape, strict=False))
+        return value.ndim == len(type.shape) and all(same)
+    if isinstance(type, SequenceType):
+        return isinstance(value, list | tuple) and all(_is_of(v, type.element) for v in value)
+    if isinstance(type, OptionalType):
+        return value is None or _is_of(value, type.element)
+    return isinstance(value, dict) if isinstance(type, MapType) else True

@@ -1,14 +1,38 @@
-"""Reports: what a model is made of, what runs it, and what happened so far. Plain records, printable and JSON-able."""
+"""Reports: what a model is made of, what runs it, and what happened so far. Plain records, printable and JSON-able.
+
+`Report` is what all of them have. `GraphReport` is on one graph that answers every call (sessions, exported programs);
+`torch_report.TorchReport` is on a module whose calls are captured class by class.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from hotfuse.config import Config
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.metadata import Cost, NodeMeta, describe, total_cost
+from hotfuse.runtime.executor import Executor
+
+
+@runtime_checkable
+class Report(Protocol):
+    """`captured_share` is the share of the operators that our IR knows; `why` answers "why is it not faster yet?"."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def captured_share(self) -> float: ...
+    @property
+    def events(self) -> Mapping[str, int]: ...
+    @property
+    def why(self) -> str: ...
+    def json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +45,20 @@ class OpaqueNode:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The state of one model. `captured_share` is the share of its operators that our IR knows."""
+class GraphReport:
+    """One graph that answers every call. `nodes` and `operators` count our IR's, those of nested graphs included."""
 
     model: str
+    calls: int
+    captured_share: float
     nodes: int
     operators: Mapping[str, int]
     opaque: tuple[OpaqueNode, ...]
-    captured_share: float
     cost: Cost
     bound_shapes: int
     arena_bytes: int
-    calls: int
     events: Mapping[str, int]
+    why: str
 
     def json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; symbolic costs are text."""
@@ -49,34 +74,48 @@ class Report:
         ]
         lines += [f"  opaque: {n.operator} ({n.origin}): {n.reason}" for n in self.opaque]
         lines += [f"  event {kind}: {count}" for kind, count in sorted(self.events.items())]
-        return "\n".join(lines)
+        return "\n".join([*lines, f"  why it is not faster yet: {self.why}"])
 
 
 def make_report(
     model: str,
     graph: Graph,
     opaque: Sequence[tuple[str, str, str]],
-    bound_shapes: int,
-    arena_bytes: int,
+    executor: Executor,
     calls: int,
     events: Mapping[str, int],
-    operators: int | None = None,
-) -> Report:
-    """`operators` is how many the original model has, where that is not the number of nodes."""
+    closed: bool,
+    share: float | None = None,
+) -> GraphReport:
+    """`share` is the captured share of the original model, where that does not follow from the number of nodes."""
     every = [node for g in graph.walk() for node in g.nodes]
-    total = operators if operators is not None else len(every)
-    return Report(
+    found = 1.0 - len(opaque) / len(every) if every else 1.0
+    return GraphReport(
         model,
+        calls,
+        max(0.0, found) if share is None else share,
         len(every),
         dict(Counter(node.op for node in every).most_common()),
-        tuple(OpaqueNode(*found) for found in opaque),
-        1.0 if not total else max(0.0, 1.0 - len(opaque) / total),
+        tuple(OpaqueNode(*entry) for entry in opaque),
         total_cost(graph),
-        bound_shapes,
-        arena_bytes,
-        calls,
+        executor.bound_shapes,
+        sum(executor.arena_bytes().values()),
         dict(events),
+        _why(executor.config, calls, closed, len(opaque)),
     )
+
+
+def _why(config: Config, calls: int, closed: bool, opaque: int) -> str:
+    if closed:
+        return "it was closed"
+    if config.disable:
+        return "hotfuse is disabled (HOTFUSE_DISABLE or disable=True): the model runs as it was given"
+    if config.tier == 0:
+        return "tier=0 allows nothing but the original operators"
+    if not calls:
+        return "it was not called yet"
+    slow = f", and {opaque} of them run through another library (see `opaque`)" if opaque else ""
+    return f"no fused kernel exists for it yet: its operators run one by one{slow}"
 
 
 def explain_graph(graph: Graph) -> list[NodeMeta]:

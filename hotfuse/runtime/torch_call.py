@@ -1,4 +1,7 @@
-"""Calling a captured program: leaves of the call in, leaves of the answer out, mutated tensors written back in place."""
+"""Calling a captured program: leaves of the call in, leaves of the answer out, mutated tensors written back in place.
+
+A program that fails has written nothing back and leaves the random numbers where they were, so that eager can answer instead.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,14 @@ def run_program(
 ) -> list[Any]:
     """The leaves of the model's output for the leaves of `(args, kwargs)`. Weights are read now, by name."""
     inputs = [as_input(leaves[place]) for place in program.input_leaves]
+    random_state = torch.get_rng_state() if program.has_effects else None
     with torch.no_grad():
-        results = executor.run([*inputs, *(weights[name] for name in executor.plan.graph.weights)], program.views)
+        try:
+            results = executor.run([*inputs, *(weights[name] for name in executor.plan.graph.weights)], program.views)
+        except Exception:
+            if random_state is not None:
+                torch.set_rng_state(random_state)
+            raise
         for mutation in program.mutations:
             target = weights[mutation.name] if mutation.name else leaves[mutation.leaf]
             target.copy_(results[mutation.output])

@@ -5,6 +5,7 @@ State: prepared weights (their own module says how they change) and stamps of te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,8 @@ class ServedClass:
             return Miss(tensors)
         if torch.is_grad_enabled() and (needs_gradient(tensors) or needs_gradient(_tensors(call))):
             return Miss("gradients are enabled")
+        if self.program.mutations and self._overwrites(call, tensors):
+            return Miss("what the call changes in place shares memory with something else it reads", hopeless=True)
         if self._constants is not None and self._constants_changed():
             return Miss("a tensor held in a Python object changed")
         weights = dict(zip(self._live.names, tensors, strict=True))
@@ -74,6 +77,21 @@ class ServedClass:
             if why and why != "first use":
                 self.renewed = why
         return pytree.tree_unflatten(run_program(self.program, self.executor, call.leaves, weights), self._tree)
+
+    def is_stale(self) -> bool:
+        """Whether the module is no longer what was captured (it may come back to that)."""
+        return self._outdated or bool(self.guard.watch.changed())
+
+    def _overwrites(self, call: Call, weights: Sequence[torch.Tensor]) -> bool:
+        """Whether memory that the program writes to is that of another tensor, too: its graph knows them as separate values.
+        (Arguments that share memory with each other are the frame's matter.)"""
+        arguments = {_memory(t) for t in _tensors(call)}
+        places = list(map(_memory, weights))
+        changed = {m.name for m in self.program.mutations if m.name}
+        for name, place in zip(self._live.names, places, strict=True):
+            if name in changed and (place in arguments or places.count(place) > 1):
+                return True
+        return any(_memory(call.leaves[m.leaf]) in places for m in self.program.mutations if not m.name)
 
     def _constants_changed(self) -> bool:
         """Whether a tensor whose values are part of the program is no longer what it was; the program is then of no use."""
@@ -89,6 +107,10 @@ class ServedClass:
     def refresh(self) -> None:
         if self._prepared is not None:
             self._prepared.refresh()
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 def _tensors(call: Call) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """An exported program, callable as it was exported: the same arguments, the same output structure.
 
 Weights are the program's own. Arguments that the export excluded are refused before anything runs. Where gradients are wanted,
-torch's own module of the program answers.
+where tier=0 allows nothing else, and after `close`, torch's own module of the program answers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from hotfuse.config import Config
-from hotfuse.errors import InputError
+from hotfuse.errors import InputError, UnsupportedModel
 from hotfuse.events import EventLog
-from hotfuse.frontends.torch_arguments import Arguments, read_arguments
+from hotfuse.frontends.torch_arguments import Argument, Arguments, read_arguments
 from hotfuse.frontends.torch_export import import_exported
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_shapes import declared_ranges
@@ -26,8 +27,9 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes import optimize
 from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.feeds import Signature, as_array, check_names, written
 from hotfuse.runtime.profiler import StepTime, profile
-from hotfuse.runtime.session import Signature
+from hotfuse.runtime.report import GraphReport, explain_text, make_report
 from hotfuse.runtime.torch_call import as_input, run_program
 from hotfuse.runtime.torch_engine import TORCH
 
@@ -43,6 +45,8 @@ class ExportedModel:
         self._executor = Executor(trivial_plan(program.graph), TORCH, config)
         self._exported = exported
         self._eager: Any = None
+        self._calls = 0
+        self._closed = False
         self._lock = threading.Lock()
         self._weights = {name: _find_weight(exported, name) for name in program.graph.weights}
         self._input_tree = exported.call_spec.in_spec
@@ -70,21 +74,36 @@ class ExportedModel:
         leaves, tree = pytree.tree_flatten((args, self._in_order(kwargs)))
         if tree != self._input_tree:
             raise InputError(f"the program was exported for arguments of structure {self._input_tree}, not {tree}")
+        return self._answer(leaves)
+
+    def _answer(self, leaves: Sequence[Any]) -> Any:
+        """The answer to checked leaves of a call, in the program's own structure."""
         self._check(leaves)
-        tensors = [*(t for t in leaves if isinstance(t, torch.Tensor)), *self._weights.values()]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return self._module()(*args, **kwargs)
+        self._calls += 1
+        why = self._why_torch(leaves)
+        if why:
+            args, kwargs = pytree.tree_unflatten(leaves, self._input_tree)
+            return self._module(why)(*args, **kwargs)
         return pytree.tree_unflatten(run_program(self.program, self._executor, leaves, self._weights), self._output_tree)
+
+    def _why_torch(self, leaves: Sequence[Any]) -> str:
+        """Why torch's own module must answer; "" where ours does."""
+        if self._closed:
+            return "it was closed"
+        if self.config.tier == 0:
+            return "tier=0 allows nothing but the original"
+        tensors = (*(t for t in leaves if isinstance(t, torch.Tensor)), *self._weights.values())
+        return "gradients are wanted" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else ""
 
     def _in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments in the order of the export."""
         order = self._input_tree.child(1).context or []
         return {k: kwargs[k] for k in order} if set(order) == set(kwargs) else kwargs
 
-    def _module(self) -> Any:
+    def _module(self, why: str) -> Any:
         with self._lock:
             if self._eager is None:
-                self.events.emit("serve.eager", "exported program", "gradients are wanted")
+                self.events.emit("serve.eager", "exported program", why)
                 self._eager = self._exported.module(check_guards=False)  # `_check` did; torch would run them as code
         return self._eager
 
@@ -94,14 +113,15 @@ class ExportedModel:
         if why:
             raise InputError(why)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """A session's convention: arrays by input name; the leaves of the answer, as arrays where they are tensors."""
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
+        """A session's convention: arrays by input name; the leaves of the answer, as arrays where they are tensors. They are
+        the caller's own, or `out` with the answer in it."""
         if output_names is not None:
             raise InputError("an exported program returns all its outputs; pass None")
         leaves = self._leaves(feeds)
-        self._check(leaves)
-        results = run_program(self.program, self._executor, leaves, self._weights)
-        return [to_numpy(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
+        with torch.no_grad():
+            results = [_owned(leaf, leaves) for leaf in pytree.tree_leaves(self._answer(leaves))]
+        return results if out is None else written([f"output {i}" for i in range(len(results))], results, out)
 
     def profile(self, feeds: Mapping[str, Any], calls: int = 10) -> list[StepTime]:
         """The time of each step over some calls."""
@@ -112,30 +132,46 @@ class ExportedModel:
 
     def _leaves(self, feeds: Mapping[str, Any]) -> list[Any]:
         """The leaves of a call; those that the export fixed by value have that value."""
+        given = check_names([a.name for a in self.arguments.leaves], feeds)
         leaves: list[Any] = []
         for argument in self.arguments.leaves:
             if argument.kind == "constant":
-                leaves.append(argument.constant)
-            elif argument.name not in feeds:
+                leaves.append(given.get(argument.name, argument.constant))
+            elif argument.name not in given:
                 raise InputError(f"input {argument.name!r} is missing; the program was exported for {self.arguments}")
             else:
-                fed = feeds[argument.name]
-                leaves.append(to_torch(fed) if argument.kind == "tensor" else argument.type(fed))
+                leaves.append(_leaf(argument, given[argument.name]))
         return leaves
 
-    def report(self) -> dict[str, Any]:
-        """What runs, and why it is not faster yet."""
-        return {
-            "tier": 0,
-            "operators": self.program.operators,
-            "opaque": [list(entry) for entry in self.program.opaque],
-            "captured_share": self.program.share,
-            "bound_shapes": self._executor.bound_shapes,
-            "why_not_faster": "everything runs un-fused: no fused kernels exist yet",
-        }
+    def report(self) -> GraphReport:
+        """What the program is made of, what happened so far, and why it is not faster yet."""
+        return make_report(
+            "exported program",
+            self.graph,
+            self.program.opaque,
+            self._executor,
+            self._calls,
+            self.events.counts,
+            self._closed,
+            self.program.share,
+        )
+
+    def explain(self) -> str:
+        """One line per node: operator, result, cost, origin, and why it is opaque if it is."""
+        return explain_text(self.graph)
+
+    def settle(self, timeout_s: float = 60.0) -> bool:
+        """True when no compilation is pending for the shapes seen so far. Nothing compiles at tier 0."""
+        return True
+
+    def refresh(self) -> None:
+        """Forget what was derived from the program's weights: bound plans are dropped. Weights are read anew by every call."""
+        self._executor.clear()
 
     def close(self) -> None:
-        """Nothing to stop: no process and no thread belongs to an exported program."""
+        """Free bound plans. From now on torch's own module answers."""
+        self._closed = True
+        self._executor.clear()
 
 
 def compile_exported(exported: Any, config: Config) -> ExportedModel:
@@ -149,3 +185,29 @@ def compile_exported(exported: Any, config: Config) -> ExportedModel:
 def _find_weight(exported: Any, name: str) -> torch.Tensor:
     found = exported.state_dict.get(name)
     return found if found is not None else exported.constants[name]
+
+
+def _leaf(argument: Argument, fed: Any) -> Any:
+    """What is fed for one argument, as a tensor or a number."""
+    name = f"input {argument.name!r}"
+    if argument.kind == "tensor" and isinstance(fed, torch.Tensor):
+        return fed
+    array = as_array(name, fed)
+    if argument.kind == "tensor":
+        try:
+            return to_torch(array)
+        except (UnsupportedModel, TypeError) as error:
+            raise InputError(f"{name} must be {argument.type}, not {array.dtype}: {error}") from error
+    if array.size != 1:
+        raise InputError(f"{name} must be one number, not an array of shape {array.shape}")
+    number = array.item()
+    return float(number) if argument.type is float and type(number) is int else number
+
+
+def _owned(leaf: Any, leaves: Sequence[Any]) -> Any:
+    """A leaf of the answer as an array that shares no memory with what was fed."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    array = to_numpy(leaf)
+    fed = (to_numpy(t) for t in leaves if isinstance(t, torch.Tensor))
+    return array.copy() if any(np.may_share_memory(array, other) for other in fed) else array

@@ -11,16 +11,15 @@ import enum
 import types
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
 
-from hotfuse.frontends.torch_request import TensorInput
-from hotfuse.frontends.torch_skeleton import unsendable
-from hotfuse.frontends.torch_watch import ModuleWatch
+from hotfuse.frontends.torch_request import TensorInput, unsendable
 
 if TYPE_CHECKING:
+    from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.ir.guard import ShapeClass
 
 _FLAT = (torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str)
@@ -30,8 +29,7 @@ _BY_VALUE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call, read. `refusal` says why no capture can stand for it."""
 
     leaves: Sequence[Any]
@@ -40,11 +38,18 @@ class Call:
     refusal: str = ""
 
 
-@dataclass(frozen=True)
-class Miss:
-    """Why a captured class does not answer a call."""
+class Miss(NamedTuple):
+    """Why a captured class does not answer a call; `failed` is the class if it tried to. `hopeless` says that no other capture
+    could answer the call either."""
 
     reason: str
+    failed: Any = None
+    hopeless: bool = False
+
+    @property
+    def mendable(self) -> bool:
+        """Whether a capture of this call may help."""
+        return self.failed is None and not self.hopeless
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ def bypass() -> str:
         or torch.fx._symbolic_trace._is_fx_tracing_flag
     ):
         return "the call is being traced"
+    if torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None:  # also in frames that Dynamo gave up on
+        return "torch.compile runs the call"
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "a torch function or dispatch mode is active"
     if torch._C._functorch.peek_interpreter_stack() is not None:

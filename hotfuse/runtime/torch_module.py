@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,9 +25,11 @@ from hotfuse.config import Config, resolve
 from hotfuse.errors import ConfigError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_request import FunctionModule
-from hotfuse.runtime.torch_report import TorchReport, explain_classes, make_torch_report
 from hotfuse.runtime.torch_serving import Controller, Family
 from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_report import TorchReport
 
 
 class Controls:
@@ -43,7 +45,7 @@ class Controls:
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until no capture is pending for the calls seen so far; False if that takes longer than `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for member in list(self.family.members.values()):
+        for member in self.family.all():
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not member.settled(left):
                 return False
@@ -51,22 +53,26 @@ class Controls:
 
     def report(self) -> TorchReport:
         """What was captured, what answers, what happened, and why it is not faster yet."""
+        from hotfuse.runtime.torch_report import make_torch_report
+
         return make_torch_report(self.family)
 
     def explain(self) -> str:
         """Every captured class: its guard and its nodes."""
+        from hotfuse.runtime.torch_report import explain_classes
+
         return explain_classes(self.family)
 
     def refresh(self) -> None:
         """Look at the model anew: weights that changed without a trace are read again, failed captures may be tried again."""
-        for member in self.family.members.values():
+        for member in self.family.all():
             member.refresh()
 
     def close(self) -> None:
         """From now on the module itself answers; what was captured is dropped."""
         self.family.open = False
-        for member in self.family.members.values():
-            member.classes = ()
+        for member in self.family.all():
+            member.close()
 
 
 _ADDED = ("settle", "report", "explain", "refresh", "close")
@@ -86,7 +92,8 @@ class _Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # a compiler around us sees the module, and nothing of ours
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
-        return self._hotfuse.controller.call(super().__call__, args, kwargs)  # type: ignore[attr-defined, misc]
+        inner: Controls = self._hotfuse  # type: ignore[attr-defined]
+        return inner.controller.call(inner.module, args, kwargs)  # the module: its code may ask for `type(self)`
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         inner: Controls = self._hotfuse  # type: ignore[attr-defined]

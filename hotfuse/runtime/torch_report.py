@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hotfuse.frontends.torch_program import CapturedProgram
     from hotfuse.runtime.torch_serving import Controller, Family
 
 
@@ -26,7 +27,9 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """`captured_share` is the share of captured operators that our IR knows; `why` answers "why is it not faster yet?"."""
+    """`captured_share` is the share of the model's operators that were captured and that our IR knows. It is 0 while no class of
+    the whole model is captured, since nobody has counted its operators then; `classes` lists the submodules that are.
+    `why` answers "why is it not faster yet?"."""
 
     model: str
     calls: int
@@ -53,17 +56,20 @@ class TorchReport:
 
 
 def make_torch_report(family: Family) -> TorchReport:
-    members = list(family.members.values())
+    members = family.all()
     root = members[0]
     classes = tuple(_describe(member, served) for member in members for served in member.classes)
-    operators = sum(c.operators for c in classes)
-    known = sum(c.operators * c.captured_share for c in classes)
     failed = {m.name: reason for m in members for reason in m.failed.values()}
     answered = sum(m.answered for m in members)
-    share = known / operators if operators else float(bool(classes))
-    return TorchReport(
-        root.name, root.calls, answered, share, classes, failed, dict(family.events.counts), _why(family, classes)
-    )
+    share = _share([served.program for served in root.classes])
+    why = _why(family, root, bool(classes))
+    return TorchReport(root.name, root.calls, answered, share, classes, failed, family.events.counted(), why)
+
+
+def _share(programs: Sequence[CapturedProgram]) -> float:
+    operators = sum(p.operators for p in programs)
+    known = operators - sum(len(p.opaque) for p in programs)
+    return known / operators if operators else float(bool(programs))
 
 
 def _describe(member: Controller, served: Any) -> ClassReport:
@@ -80,8 +86,7 @@ def _describe(member: Controller, served: Any) -> ClassReport:
     )
 
 
-def _why(family: Family, classes: tuple[ClassReport, ...]) -> str:
-    root = next(iter(family.members.values()))
+def _why(family: Family, root: Controller, captured: bool) -> str:
     if not family.open:
         return "it was closed"
     if family.config.tier == 0:
@@ -90,8 +95,9 @@ def _why(family: Family, classes: tuple[ClassReport, ...]) -> str:
         return "it was not called yet"
     if root.pending:
         return "it is being captured"
-    if classes:
-        return "its calls are captured, and no fused kernel exists for them yet: the original answers at its own speed"
+    if captured:
+        answers = "captured plans answer operator by operator" if family.config.wait else "the original answers at its own speed"
+        return f"its calls are captured, and no fused kernel exists for them yet: {answers}"
     return next(iter(root.failed.values()), "") or root.last_miss or "nothing was captured"
 
 
@@ -100,7 +106,7 @@ def explain_classes(family: Family) -> str:
     from hotfuse.runtime.report import explain_text
 
     parts = []
-    for member in family.members.values():
+    for member in family.all():
         for served in member.classes:
             parts.append(f"{member.name}: {served.guard.shapes}\n{explain_text(served.program.graph)}")
         parts += [f"{member.name} stays eager: {reason}" for reason in member.failed.values()]

@@ -2,15 +2,21 @@
 
 State of a `Controller`, all replaced under its lock and read without: the captured classes, captures under way, frames that
 failed, and the controllers of submodules. A call that finds nothing fitting is answered by the module; nothing here ever makes
-an answer wait, except `wait=True`.
+an answer wait, except `wait=True`. What only captures need is imported by the thread that asks for one.
 
     call -> bypass? -> read_call -> class whose guard holds -> plan        (only if `takes_over`)
                                  -> none: the module answers, and the class of the call is captured in the background
+
+`strict` raises where a capture or a plan fails. Calls that are none of our business (gradients wanted, hooks, autocast, a call
+that is being traced) are answered by the module there, too. An error of the model's own comes as it is, never as ours.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,20 +24,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hotfuse.config import Config
-from hotfuse.errors import CaptureError, HotfuseError
+from hotfuse.errors import CaptureError, ExecutionError, HotfuseError
 from hotfuse.events import EventLog
-from hotfuse.frontends.torch_capture import capture_here, make_job, submit
 from hotfuse.frontends.torch_request import TraceRequest
-from hotfuse.frontends.torch_skeleton import SMALL_BYTES, make_skeleton
-from hotfuse.frontends.torch_watch import ModuleWatch
+from hotfuse.locks import make_lock
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss, bypass, call_structure, describe_leaves, read_call
-from hotfuse.runtime.torch_twin import make_twin
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_trace import Trace
+    from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.runtime.torch_class import ServedClass
 
 Eager = Callable[..., Any]
+LATER_S = 0.01  # the first answer returns to its caller before the work behind it begins to compete for the interpreter
 SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
 MEMO_LIMIT = 4096
 
@@ -39,10 +44,6 @@ MEMO_LIMIT = 4096
 def takes_over(config: Config, served: ServedClass) -> bool:
     """Whether a captured class answers in place of the module: when it has something better than tier 0, or is waited for."""
     return config.wait or served.tier > 0
-
-
-class Postponed(CaptureError):
-    """A capture that did not come about because of how the module is now; the next call may ask again."""
 
 
 @dataclass
@@ -54,6 +55,17 @@ class Family:
     budget: int = SUBMODULE_CAPTURES
     members: dict[int, Controller] = field(default_factory=dict)
     open: bool = True
+    lock: threading.Lock = field(default_factory=make_lock)
+
+    def all(self) -> tuple[Controller, ...]:
+        """The controllers so far, that of the whole model first."""
+        with self.lock:
+            return tuple(self.members.values())
+
+    def member(self, module: torch.nn.Module, name: str) -> Controller:
+        """The controller of a submodule."""
+        with self.lock:
+            return self.members.get(id(module)) or Controller(module, name, self)
 
 
 class Controller:
@@ -71,14 +83,17 @@ class Controller:
         self._pending: dict[Hashable, threading.Event] = {}
         self._memo: dict[Hashable, ServedClass] = {}
         self._watch: ModuleWatch | None = None
-        self._lock = threading.Lock()
-        self._twin: torch.nn.Module | None = None
+        self._lock = make_lock()
+        self._started = 0
+        self._next_at = 0  # calls
         self._is_root = not family.members
         family.members[id(module)] = self
+        _CONTROLLERS.add(self)
 
     def call(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The answer to one call; `eager` is the module itself."""
-        self.calls += 1
+        with self._lock:
+            self.calls += 1
         if not self.family.open or self.config.tier == 0:
             return eager(*args, **kwargs)
         why = bypass()
@@ -89,17 +104,27 @@ class Controller:
         if call.refusal:
             self._miss(call.refusal)
             return self._through_submodules(eager, args, kwargs)
+        seen = self.classes
         answer = self._answer(call)
-        if self.config.wait and isinstance(answer, Miss) and self._capture(call, args, kwargs, wait=True):
+        if self.config.wait and isinstance(answer, Miss) and answer.mendable and self._capture(call, args, kwargs, seen):
             answer = self._answer(call)
         if not isinstance(answer, Miss):
-            self.answered += 1
+            with self._lock:
+                self.answered += 1
             return answer
         if call.frame in self.failed:
-            return self._through_submodules(eager, args, kwargs)
+            result = self._through_submodules(eager, args, kwargs)
+            if self.config.strict:  # now, because an error of the model's own would have come first
+                raise CaptureError(f"{self.name}: {self.failed.get(call.frame)}")
+            return result
         result = eager(*args, **kwargs)
-        if not self.config.wait:
-            self._capture(call, args, kwargs, wait=False)
+        if answer.failed is not None:  # were the caller at fault, eager would have raised as well
+            self._drop(answer.failed)
+            if self.config.strict:
+                raise ExecutionError(f"{self.name}: {answer.reason}")
+            return result
+        if not self.config.wait and answer.mendable:
+            self._capture(call, args, kwargs, seen)
         return result
 
     # finding and running a class
@@ -113,11 +138,8 @@ class Controller:
             try:
                 answer = served.answer(call)
             except HotfuseError as error:
-                if self.config.strict:
-                    raise
                 self.family.events.emit("serve.failed", self.name, str(error))
-                self._drop(served)
-                return Miss(str(error))
+                return Miss(str(error), served)
             if served.renewed:
                 self.family.events.emit("weights.changed", self.name, served.take_renewed())
             if not isinstance(answer, Miss):
@@ -140,9 +162,12 @@ class Controller:
 
     def _drop(self, served: ServedClass) -> None:
         with self._lock:
-            self.classes = tuple(c for c in self.classes if c is not served)
-            self._memo.clear()
-            self.failed[served.guard.frame] = "the captured program failed while serving"
+            self._forget(served)
+            self.failed = {**self.failed, served.guard.frame: "the captured program failed while serving"}
+
+    def _forget(self, served: ServedClass) -> None:
+        self.classes = tuple(c for c in self.classes if c is not served)
+        self._memo.clear()
 
     def _miss(self, why: str) -> None:
         if why:
@@ -151,8 +176,10 @@ class Controller:
 
     # capturing
 
-    def _capture(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], wait: bool) -> bool:
-        """Have the class of a call captured, unless something speaks against it. True if there may be something new to try."""
+    def _capture(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: tuple[ServedClass, ...]) -> bool:
+        """Have the class of a call captured, unless something speaks against it. True if there may be something new to try,
+        other than the classes `seen`."""
+        wait = self.config.wait
         if any(not takes_over(self.config, c) for c in self._candidates(call)) or call.frame in self.failed:
             return False
         if self._watch is not None and self._watch.hooked():
@@ -162,31 +189,71 @@ class Controller:
             self.last_miss = "gradients are enabled; call it under torch.no_grad() or freeze the parameters"
             return False
         with self._lock:
+            if any(not c.guard.check(call) for c in self.classes if c not in seen):
+                return True  # another thread's capture was finished in between
             done = self._pending.get(call.frame)
             mine = done is None
             if done is None:
-                if len(self.classes) + len(self._pending) >= self.config.max_captures or not self._afford():
-                    self.last_miss = "max_captures classes of calls are captured already"
+                why = self._against_another()
+                if why:
+                    self.last_miss = why
                     return False
                 done = self._pending[call.frame] = threading.Event()
         if mine:
             request = _Request(describe_leaves(call.leaves), call_structure(args, kwargs), call.frame)
-            job = make_job(lambda: self._skeleton(request), lambda found: self._finish(request, found), self.config)
-            if self.config.capture == "blocking":
-                capture_here(job)
-            else:
-                submit(job, urgent=wait)
+            try:
+                if wait or self.config.capture == "blocking":
+                    self._ask(request, urgent=wait)
+                else:
+                    threading.Thread(target=self._ask_later, args=(request,), name="hotfuse-ask", daemon=True).start()
+            except BaseException as error:  # Ctrl-C among them: whoever waits for this capture must not wait for ever
+                if not done.is_set():
+                    self._give_up(request, f"{type(error).__name__}: {error}")
+                raise
         if wait:
             done.wait()
-        if self.config.strict and call.frame in self.failed:
-            raise CaptureError(f"{self.name}: {self.failed[call.frame]}")
         return wait
 
-    def _afford(self) -> bool:
-        if self._is_root:
-            return True
-        self.family.budget -= 1
-        return self.family.budget >= 0
+    def _ask_later(self, request: _Request) -> None:
+        time.sleep(LATER_S)
+        try:
+            self._ask(request, urgent=False)
+        except BaseException as error:  # whoever settles must not wait for ever
+            self._give_up(request, f"no capture can be asked for: {type(error).__name__}: {error}")
+
+    def _give_up(self, request: _Request, why: str) -> None:
+        from hotfuse.runtime.torch_capture import Postponed
+
+        self._finish(request, Postponed(why))
+
+    def _ask(self, request: _Request, urgent: bool) -> None:
+        from hotfuse.runtime.torch_capture import capture_here, make_job, submit
+
+        job = make_job(lambda: self._skeleton(request), lambda found: self._finish(request, found), self.config)
+        if self.config.capture == "blocking":
+            capture_here(job)
+        else:
+            submit(job, urgent)
+
+    def _against_another(self) -> str:
+        """Why no other capture may begin now; "" if one may, which then counts. The first `max_captures` may begin at once,
+        whether they succeed or not; after them each must wait for as many calls as there were before it. Classes that the
+        module has moved away from make room for new ones. Called under the lock."""
+        limit = self.config.max_captures
+        if self._started >= limit and self.calls < self._next_at:
+            return f"max_captures={limit} captures were tried already; the next may be at call {self._next_at}"
+        if len(self.classes) + len(self._pending) >= limit:
+            stale = next((c for c in self.classes if c.is_stale()), None)
+            if stale is None:
+                return f"max_captures={limit} classes of calls are captured already"
+            self._forget(stale)
+        if not self._is_root:
+            if self.family.budget <= 0:
+                return f"{SUBMODULE_CAPTURES} submodules were tried already"
+            self.family.budget -= 1
+        self._started += 1
+        self._next_at = 2 * self.calls
+        return ""
 
     def _wants_gradient(self, call: Call) -> bool:
         leaves = (leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor))
@@ -194,6 +261,10 @@ class Controller:
 
     def _skeleton(self, request: _Request) -> bytes:
         """The request as bytes. Runs in the capture thread, while the module may be serving."""
+        from hotfuse.frontends.torch_skeleton import make_skeleton
+        from hotfuse.frontends.torch_watch import ModuleWatch
+        from hotfuse.runtime.torch_capture import Postponed
+
         watch = self._watch
         if watch is None or watch.changed():
             watch = self._watch = ModuleWatch(self.module)
@@ -211,6 +282,8 @@ class Controller:
         return data
 
     def _finish(self, request: _Request, found: Trace | CaptureError) -> None:
+        from hotfuse.runtime.torch_capture import Postponed
+
         events = self.family.events
         try:
             if isinstance(found, CaptureError):
@@ -220,39 +293,42 @@ class Controller:
             assert request.watch is not None
             served = serve(self.module, CallGuard(request.frame, found.shapes, request.watch), found.program, self.config)
             with self._lock:
-                self.classes = (*self.classes, served)
+                if self.family.open:
+                    self.classes = (*self.classes, served)
             events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
         except Postponed as error:
             self.last_miss = str(error)
             events.emit("capture.postponed", self.name, str(error))
         except Exception as error:
             reason = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
-            self.failed[request.frame] = reason
+            with self._lock:
+                self.failed = {**self.failed, request.frame: reason}
             events.emit("capture.failed", self.name, reason)
         finally:
             with self._lock:
-                done = self._pending.pop(request.frame)
-            done.set()
+                done = self._pending.pop(request.frame, None)
+            if done is not None:
+                done.set()
 
     # submodules, where the whole cannot be captured
 
     def _through_submodules(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The module itself answers, its submodules through controllers of their own. Without `wait` that is done once: it
-        shows the submodules' calls, so that they can be captured."""
-        first = self._twin is None
-        if not (first or self.config.wait) or not self.module._modules or torch.is_grad_enabled():
+        """The module itself answers, with `wait` its submodules through controllers of their own. (Below a submodule calls are
+        routed already.)"""
+        if not (self.config.wait and self._is_root and self.module._modules) or torch.is_grad_enabled():
             return eager(*args, **kwargs)
-        if first:
-            self._twin = make_twin(self.module, self._submodule_call)
-        return type(self._twin).__call__(self._twin, *args, **kwargs)
+        from hotfuse.runtime.torch_route import routed
+
+        with routed(self._submodule_call):
+            return eager(*args, **kwargs)
 
     def _submodule_call(self, module: torch.nn.Module, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if module is self.module:
-            return eager(*args, **kwargs)
         controller = self.family.members.get(id(module))
         if controller is None:
-            name = next((n for n, m in self.module.named_modules() if m is module), "")
-            controller = Controller(module, f"{self.name}.{name}", self.family)
+            name = next((n for n, m in self.module.named_modules() if m is module), None)
+            controller = None if name is None else self.family.member(module, f"{self.name}.{name}")
+        if controller is None or controller is self:
+            return eager(*args, **kwargs)
         return controller.call(eager, args, kwargs)
 
     # what users ask for
@@ -262,13 +338,29 @@ class Controller:
         return len(self._pending)
 
     def settled(self, timeout_s: float | None) -> bool:
-        return all(event.wait(timeout_s) for event in list(self._pending.values()))
+        """Wait until no capture is pending; False if that takes longer than `timeout_s`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            pending = list(self._pending.values())
+        return all(e.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for e in pending)
 
     def refresh(self) -> None:
         """Look at the module anew: prepared values are computed again, failed captures may be tried again."""
-        self.failed.clear()
+        with self._lock:
+            self.failed = {}
+            self._started = 0
         for served in self.classes:
             served.refresh()
+
+    def close(self) -> None:
+        """Drop what was captured; the family is closed already, so nothing comes after it."""
+        with self._lock:
+            self.classes = ()
+            self._memo.clear()
+
+    def forget_pending(self) -> None:
+        """In a forked child: the thread that would finish these captures does not exist."""
+        self._pending = {}
 
 
 @dataclass
@@ -281,6 +373,8 @@ class _Request:
 
 def _check_tensors(module: torch.nn.Module, watch: ModuleWatch, tensors: list[torch.Tensor]) -> None:
     """Refuse tensors that a graph would take for constants although nobody watches them or knows their values."""
+    from hotfuse.frontends.torch_skeleton import SMALL_BYTES
+
     own = {id(t) for t in (*module.parameters(), *module.buffers())}
     own |= {id(v) for part in module.modules() for v in part.__dict__.values() if isinstance(v, torch.Tensor)}
     watched = {id(t) for t in watch.tensors}
@@ -292,3 +386,12 @@ def _check_tensors(module: torch.nn.Module, watch: ModuleWatch, tensors: list[to
             raise CaptureError(f"it reads a tensor of shape {shape} from a closure or a global; make it a buffer")
         if tensor.numel() * tensor.element_size() >= SMALL_BYTES:
             raise CaptureError(f"a tensor of shape {shape} is held in a Python object or container; make it a buffer")
+
+
+def _after_fork() -> None:
+    for controller in _CONTROLLERS:
+        controller.forget_pending()
+
+
+_CONTROLLERS: weakref.WeakSet[Controller] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)

@@ -9,13 +9,12 @@
     checksums                            a share in every call, all of them once in `audit_every` calls: what leaves no trace,
                                          as `AdamW(fused=True)`, `p.data += d` and writes through numpy
 
-A change means new values before the next answer (the caller runs tier 0 meanwhile if it does not want to wait).
+A change means new values before the next answer: the call that notices it computes them, others that need them wait.
 """
 
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
+from hotfuse.locks import make_lock
 
 CHUNK_BYTES = 1 << 18  # of one checksum: 32,768 words, the most that torch works through without waking its thread pool
 _VERSION = operator.attrgetter("_version")
@@ -95,7 +95,7 @@ class PreparedWeights:
     def __init__(self, prepare: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], audit_every: int) -> None:
         self._prepare = prepare
         self._audit_every = audit_every
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._made: _Made | None = None
         self.renewals = 0
         OPTIMIZER_STEPS.listen()

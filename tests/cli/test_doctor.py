@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from hotfuse.cli.doctor import CORE, EXTRA, TORCH, check_cache, check_environment, check_machine, check_versions
-from hotfuse.cli.machine import Machine, read_machine
 from hotfuse.cli.main import main
+from hotfuse.hardware.machine import Machine, read_machine
 
 EVERYTHING = dict.fromkeys((*CORE, *EXTRA), "1") | {"torch": f"{TORCH}+cpu"}
 
@@ -115,7 +115,7 @@ def test_each_missing_library_is_found(changes: dict[str, str | None], level: st
 @pytest.mark.parametrize(
     ("changes", "what", "do"),
     [
-        ({"cpu_quota": 2.5}, "allows 2.5 of 8 cores", "HOTFUSE_THREADS=2"),
+        ({"cpu_quota": 2.5}, "allows 2.5 of 8 cores", "OMP_NUM_THREADS=2"),
         ({"instruction_sets": ("sse4_2",)}, "no AVX2", "newer machine"),
         ({"system": "Darwin 24 arm64"}, "not Linux", "tier 0"),
     ],

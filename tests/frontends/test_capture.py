@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import hotfuse
 from hotfuse.errors import CaptureError
-from hotfuse.frontends import torch_capture
+from hotfuse.runtime import torch_capture
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
 from hotfuse.frontends.torch_trace import Trace, trace
+from hotfuse.passes import optimize
 from hotfuse.runtime.torch_guard import call_structure, describe_leaves, read_call
 
 # skeletons
@@ -61,6 +63,16 @@ def test_lambdas_local_classes_and_recurrent_modules_can_be_sent() -> None:
             self.rnn = torch.nn.LSTM(2, 2)
 
     assert rebuilt(Local()).act(1) == 2
+
+
+def test_a_graph_that_make_fx_wrote_can_be_read_in_a_fresh_process() -> None:
+    module = make_fx(lambda x: torch.relu(x) + 1)(torch.ones(2, 3))
+    code = (
+        "import sys; from hotfuse.frontends.torch_skeleton import load_skeleton; import torch;"
+        "print(load_skeleton(sys.stdin.buffer.read())(-torch.ones(2)).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=make_skeleton(module)[0], capture_output=True, timeout=120)
+    assert done.stdout.decode().strip() == "[1.0, 1.0]", done.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +127,7 @@ class AtLeastTwo(Positions):
 def traced(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Trace:
     leaves = describe_leaves(read_call(args, kwargs).leaves)
     request = TraceRequest(module.eval(), leaves, call_structure(args, kwargs), False, torch.float32)
-    return trace(rebuilt(request))
+    return trace(rebuilt(request), optimize)
 
 
 @pytest.mark.parametrize(

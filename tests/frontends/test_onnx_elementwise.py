@@ -198,3 +198,10 @@ def test_functions_of_floats_refuse_integers() -> None:
 def test_inputs_of_different_types_are_refused() -> None:
     with pytest.raises(InvalidModel, match="different types, f32 and f64"):
         load("Add", [X, X.astype(np.float64)], 14)
+
+
+def test_a_default_is_the_number_that_float32_has() -> None:
+    x = X.astype(np.float64)
+    (default,), (written,) = run("LeakyRelu", [x], 16), run("LeakyRelu", [x], 16, alpha=0.01)
+    assert same_bits(default, written)
+    assert same_bits(default, run_ort("LeakyRelu", [x], 16)[0])

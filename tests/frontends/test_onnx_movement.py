@@ -316,3 +316,30 @@ def test_a_size_bomb_is_refused_before_it_allocates(text: str, feeds: dict[str, 
 def test_a_model_that_is_a_size_bomb_whatever_it_is_fed_never_runs() -> None:
     with pytest.raises(HotfuseError, match="max_value_bytes"):
         hotfuse.load(text_model("g () => (y) <int64[2] s = {1048576, 1048576}> { y = ConstantOfShape(s) }")).run(None, {})
+
+
+PADS_THROUGH_A_TABLE = """
+    <ir_version: 10, opset_import: ["" : 17]>
+    padded (float[N, 3, H, W] x) => (float[A, B, C, D] y)
+    <int64[4] given = {0, 1, 2, 3}, int64[1] four = {4}, int64[2] pairs = {-1, 2}, int64[1] flat = {-1},
+     int64[1] last = {-1}, int64[1] before = {-9223372036854775807}, int64[1] zero = {0}> {
+        rest = ConstantOfShape <value = int64[1] {0}> (four)
+        all = Concat <axis = 0> (given, rest)
+        table = Reshape (all, pairs)
+        backwards = Slice (table, last, before, zero, last)
+        turned = Transpose <perm = [1, 0]> (backwards)
+        pads = Reshape (turned, flat)
+        wide = Cast <to = 7> (pads)
+        y = Pad (x, wide)
+    }
+"""
+
+
+def test_pads_that_an_exporter_computes_keep_sizes_known() -> None:
+    """As torch.onnx.export writes F.pad(x, (0, 1, 2, 3))."""
+    session = hotfuse.load(parser.parse_model(PADS_THROUGH_A_TABLE), strict=True)
+    assert session.outputs[0].shape == ("N", 3, "H + 5", "W + 1")
+    assert [node.op for node in session.graph.nodes] == ["pad"]
+    x = np.ones((1, 3, 4, 5), np.float32)
+    (y,) = session.run(None, {"x": x})
+    assert np.array_equal(y, np.pad(x, [(0, 0), (0, 0), (2, 3), (0, 1)]))

@@ -192,3 +192,20 @@ def test_parameters_that_do_not_fit_are_refused() -> None:
         load("LayerNormalization", [X[0, 0], np.ones((2, 4, 5), np.float32)], 17)
     with pytest.raises(InvalidModel, match="input 1 must be a float"):
         load("LayerNormalization", [X, np.ones(5, np.int64)], 17)
+
+
+def test_mean_variance_does_not_cancel() -> None:
+    """Values far from zero: the variance as E[x^2] - E[x]^2 would have no digit left."""
+    x = (X + 1000).astype(np.float32)
+    (ours,) = run("MeanVarianceNormalization", [x], 13, axes=[2, 3])
+
+    def standardized(x: torch.Tensor) -> torch.Tensor:
+        centered = x - x.mean((2, 3), keepdim=True)
+        return centered / (centered.square().mean((2, 3), keepdim=True).sqrt() + 1e-9)
+
+    check(ours, standardized, x)
+
+
+def test_mean_variance_without_axes_is_over_all_but_channels() -> None:
+    (ours,) = run("MeanVarianceNormalization", [X], 13)
+    np.testing.assert_allclose(ours, run_ort("MeanVarianceNormalization", [X], 13)[0], rtol=1e-5, atol=1e-6)

@@ -174,7 +174,7 @@ def test_one_graph_serves_all_shapes() -> None:
     pairs = tuple((rand(b, s, 4), rand(b, s, 4)) for b, s in ((2, 3), (5, 2), (3, 7)))
     model = check(function, *pairs[0], dynamic=True, others=pairs[1:])
     assert not model.opaque
-    assert model.report()["bound_shapes"] == 3
+    assert model.report().bound_shapes == 3
 
 
 def test_sizes_translate_exactly() -> None:

@@ -22,12 +22,16 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.text import parse_graph, print_graph
 from hotfuse.ir.types import TensorType
 from hotfuse.ir.verify import verify
-from hotfuse.numerics import GOOD, Verdict, close_to_exact, same_bits, within_ulp
+from hotfuse.numerics import GOOD, Verdict, close_to_exact, same_bits, spacing, within_ulp
 from hotfuse.runtime.session import Session
 from tests.fuzz.onnx_draft import Draft, Tensor, compute, read_names
 
-# operators that may answer with either zero when asked to choose between 0.0 and -0.0
+# operators whose float results jump; operators that may answer with either zero when asked to choose between 0.0 and -0.0
+JUMPS = ("Floor", "Ceil", "Round", "Sign", "ThresholdedRelu", "Mod", "Hardmax")
 CHOOSING = ("Clip", "Min", "Max", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool")
+
+
+FEW = 16
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Case:
 
 def finish(draft: Draft, outputs: Sequence[Tensor]) -> Case:
     """The model that computes `outputs`, without the nodes that none of them needs."""
+    outputs = [t for i, t in enumerate(outputs) if t.name not in {o.name for o in outputs[:i]}]
     needed = {t.name for t in outputs}
     nodes = []
     for node in reversed(draft.nodes):
@@ -106,9 +111,10 @@ def _results(stage: str, session: Session, case: Case) -> Iterable[str]:
                     continue  # a computed size that turns out 0 copies another size, which only a call can tell
                 if len(told) != ours.ndim or any(isinstance(d, int) and d != s for d, s in zip(told, ours.shape, strict=True)):
                     yield f"{stage}, sizes {dict(sizes)}: {tensor.name} has shape {ours.shape}, the session says {told}"
-    for a, b in zip(session.run(None, case.feeds(0)), session.run(None, case.feeds(0)), strict=True):
+    strided = {n: np.repeat(x, 2, axis=-1)[..., ::2] if x.ndim else x for n, x in case.feeds(0).items()}
+    for a, b in zip(session.run(None, case.feeds(0)), session.run(None, strided), strict=True):
         if np.asarray(a).tobytes() != np.asarray(b).tobytes():
-            yield f"{stage}: two calls differ"
+            yield f"{stage}: two calls differ, the second with inputs that are not contiguous"
 
 
 def judge(case: Case, tensor: Tensor, ours: Any, setting: int) -> Verdict:
@@ -124,23 +130,35 @@ def judge(case: Case, tensor: Tensor, ours: Any, setting: int) -> Verdict:
         return GOOD
     noisy = [jittered(case, setting, seed)[tensor.name] for seed in range(4)]
     worst = max((original, *noisy), key=lambda x: float(np.abs(x - exact).sum()))
+    if ours.size < FEW:  # a mean over so few is luck; the bound on the largest error holds
+        scale = spacing(np.abs(exact).max(), original.dtype.name)
+        if float(np.abs(ours - exact).max()) <= 8 * float(np.abs(worst - exact).max()) + 4 * float(scale):
+            return GOOD
     return close_to_exact(ours, worst, exact)
 
 
 def jittered(case: Case, setting: int, seed: int) -> dict[str, Any]:
-    """The oracle's values when every intermediate is rounded otherwise, by up to a unit in its last place: what a row of few
-    elements, or one that cancels, owes to luck."""
-    rng = np.random.default_rng(seed)
+    """The oracle's values when inputs and intermediates are off by up to a unit in the last place: what a row of few elements,
+    or one that cancels, owes to luck. Where that would take another branch, inputs stay as they are."""
     draft = case.draft
-    values = {n: t.data[setting] for n, t in draft.tensors.items()}
-    for node in case.proto.graph.node:
-        reads = {n: draft.tensors[n] for n in read_names(node)}
-        (results,) = compute(node, reads, draft.opset, [{n: values[n] for n in reads}])
-        for name, x in zip(node.output, results, strict=True):
-            if x.dtype.kind == "f" and name and not draft.tensors[name].bits:
-                x = np.asarray(x * (1 + rng.uniform(-1, 1, x.shape) * np.finfo(x.dtype).eps), x.dtype)
-            values[name] = x
+    jumps = any(node.op_type in JUMPS for node in case.proto.graph.node)
+    for everything in (False,) if jumps else (True, False):
+        rng = np.random.default_rng(seed)
+        values = {n: t.data[setting] for n, t in draft.tensors.items()}
+        free = {n for n, t in draft.tensors.items() if t.is_float and (not t.bits or (everything and not t.constant))}
+        values |= {i.name: _off_by_a_unit(values[i.name], rng) for i in case.proto.graph.input if i.name in free}
+        for node in case.proto.graph.node:
+            reads = {n: draft.tensors[n] for n in read_names(node)}
+            (results,) = compute(node, reads, draft.opset, [{n: values[n] for n in reads}])
+            values |= {n: _off_by_a_unit(x, rng) if n in free else x for n, x in zip(node.output, results, strict=True)}
+        same = [np.array_equal(values[n], t.data[setting]) for n, t in draft.tensors.items() if not t.is_float]
+        if all(same):
+            break
     return values
+
+
+def _off_by_a_unit(x: Any, rng: np.random.Generator) -> Any:
+    return np.asarray(x * (1 + rng.uniform(-1, 1, x.shape) * np.finfo(x.dtype).eps), x.dtype)
 
 
 def _from_two_threads(session: Session, case: Case) -> list[str]:

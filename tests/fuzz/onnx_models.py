@@ -28,9 +28,23 @@ def make(seed: int) -> Case:
         dtype = rng.choice([np.float32] * 8 + [np.float64, np.float16, np.int64, np.int64, np.int32, np.bool_, np.uint8])
         draft.input(dtype, rng.choice(SHAPES))
     grow(draft, rng.randint(1, 10))
+    loosen(draft)
     if not draft.nodes:
         return make(seed + 1_000_003)
     made = [draft.tensors[name] for node in draft.nodes for name in node.output]
     read = {name for node in draft.nodes for name in node.input}
-    outputs = [t for t in made if t.name not in read or rng.random() < 0.15]
-    return finish(draft, outputs or made[-1:])
+    outputs = [t for t in made if t.name not in read or rng.random() < 0.15] or made[-1:]
+    if rng.random() < 0.1:
+        outputs.append(rng.choice(list(draft.tensors.values())))  # an input, a constant, or any value
+    return finish(draft, outputs)
+
+
+def loosen(draft: Draft) -> None:
+    """Let a third of the models declare less than they could: names, or nothing at all, in place of numbers."""
+    chance = draft.rng.choice([0, 0, 0.5])
+    for i, info in enumerate(draft.inputs):
+        for k, dim in enumerate(info.type.tensor_type.shape.dim):
+            if dim.HasField("dim_value") and draft.rng.random() < chance:
+                dim.Clear()
+                if draft.rng.random() < 0.7:
+                    dim.dim_param = f"free_{i}_{k}"

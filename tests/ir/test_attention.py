@@ -84,3 +84,20 @@ def test_mixed_types_are_refused() -> None:
         b.add("attention", q, k, b.input("w", tensor(F64, 1, 2, 5, 8)))
     with pytest.raises(InvalidModel, match="mask must be bool"):
         b.add("attention", q, k, v, b.input("m", tensor(I64, 5, 5)))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8)], ids=["no batch", "no heads", "no queries"])
+def test_of_nothing_is_nothing(shape: tuple[int, ...]) -> None:
+    builder = GraphBuilder()
+    q, k, v = (builder.input(name, tensor(F32, *shape)) for name in "qkv")
+    assert builder.add("attention", q, k, v, causal=False).type == tensor(F32, *shape)
+    reference = OPS["attention"].reference
+    assert reference is not None
+    assert reference(*(np.zeros(shape, np.float32) for _ in range(3)), causal=False).shape == shape
+
+
+def test_query_heads_without_key_heads_are_refused() -> None:
+    builder = GraphBuilder()
+    q, k = builder.input("q", tensor(F32, 2, 4, 3, 8)), builder.input("k", tensor(F32, 2, 0, 3, 8))
+    with pytest.raises(InvalidModel, match="4 query heads cannot share 0 key heads"):
+        builder.add("attention", q, k, k, causal=False)

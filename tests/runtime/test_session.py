@@ -259,6 +259,17 @@ def test_feeds_of_every_layout(form: str) -> None:
         np.testing.assert_allclose(found, right, rtol=1e-6, atol=1e-7)
 
 
+def test_the_layout_of_a_feed_changes_no_bit() -> None:
+    """numpy multiplies a strided matrix and a vector another way, which rounds otherwise."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 40), (40,)))
+    made = model([helper.make_node("MatMul", ["x", "w"], ["y"])], [info("x", F32, [5, 40])], [info("y", F32, [5])], w=w)
+    session = hotfuse.load(made)
+    (plain,) = session.run(None, {"x": x})
+    for other in (np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], np.ascontiguousarray(x[::-1])[::-1]):
+        assert np.array_equal(session.run(None, {"x": other})[0], plain)
+
+
 def test_zero_size_feeds() -> None:
     y, z = hotfuse.load(linear()).run(None, feeds(0))
     assert y.shape == (0, 4)

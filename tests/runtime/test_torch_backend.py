@@ -177,6 +177,29 @@ def test_a_plan_that_fails_while_running_leaves_eager(monkeypatch: pytest.Monkey
         compiled(lambda t: torch.tanh(t))(x)
 
 
+def test_a_plan_that_fails_leaves_the_random_numbers_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EAGER, "tanh", lambda node, values: broken)
+    torch.manual_seed(5)
+    expected = torch.tanh(torch.rand(3)), torch.rand(1)
+    torch.manual_seed(5)
+    fast = torch.compile(lambda: torch.tanh(torch.rand(3)), backend="hotfuse", options={"wait": True})
+    found = fast(), torch.rand(1)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert "planted" in torch_backend.EVENTS.of("backend.failed")[-1].reason
+
+
+def test_assertions_about_values_raise() -> None:
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "only positive numbers")
+        return x * 2
+
+    assert torch.equal(compiled(positive)(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="only positive numbers"):
+        compiled(positive)(-torch.ones(3))
+    with pytest.raises(RuntimeError, match="only positive numbers"):
+        torch.compile(positive, backend="hotfuse", options={"wait": True})(-torch.ones(3))
+
+
 def test_the_users_own_mistakes_raise_torchs_own_errors() -> None:
     fast = torch.compile(lambda x, i: x[i], backend="hotfuse", options={"wait": True})
     with pytest.raises(IndexError):

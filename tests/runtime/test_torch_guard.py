@@ -270,6 +270,20 @@ def test_vmap_jit_tracing_and_fx_see_the_module() -> None:
     torch.testing.assert_close(torch.compile(fast, backend="eager")(x), model(x))
 
 
+def test_code_that_dynamo_gave_up_on_stays_eager() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval().requires_grad_(False)
+    fast = hotfuse.compile(model, wait=True, capture="blocking")
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        around = torch.compile(lambda v: fast(v) + 1, backend="eager", dynamic=False)
+        for rows in (3, 4, 5):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(around(x), model(x) + 1)
+    assert fast.report().answered == 0
+    fast(torch.randn(3, 4))
+    assert fast.report().answered == 1
+
+
 def test_a_guard_miss_names_its_reason() -> None:
     with captured() as (model, fast, x), torch.no_grad():
         model.part.train()

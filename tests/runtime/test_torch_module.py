@@ -17,6 +17,7 @@ import torch
 
 import hotfuse
 from hotfuse.errors import CaptureError, ConfigError
+from hotfuse.runtime.torch_eager.table import EAGER
 from hotfuse.runtime.torch_module import controls
 
 
@@ -446,3 +447,42 @@ def test_calling_the_wrappers_class_makes_a_plain_module() -> None:
     other = type(fast)(2, 3)
     assert type(other) is torch.nn.Linear
     assert other.weight.shape == (3, 2)
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x + torch.rand(4))
+
+
+def test_a_plan_that_fails_leaves_the_random_numbers_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("planted")
+
+    model, x = Noisy().eval(), torch.zeros(4)
+    fast = compiled(model)
+    with monkeypatch.context() as patch:
+        patch.setitem(EAGER, "tanh", lambda node, values: broken)
+        torch.manual_seed(7)
+        ours = fast(x), torch.rand(1)
+    torch.manual_seed(7)
+    theirs = model(x), torch.rand(1)
+    assert fast.report().answered == 0
+    assert controls(fast).events.of("serve.failed")
+    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours[1], theirs[1])
+
+
+class Picky(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "only positive numbers")
+        return x * 2
+
+
+def test_assertions_raise_eagers_error_and_cost_the_capture_nothing() -> None:
+    fast = compiled(Picky().eval())
+    assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="only positive numbers"):
+        fast(-torch.ones(3))
+    fast(torch.ones(3))
+    assert fast.report().answered == 2
+    assert not controls(fast).controller.failed

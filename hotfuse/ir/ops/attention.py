@@ -3,7 +3,8 @@
     scores = softcap(scale * q @ k^T) + mask;   result = softmax(scores) @ v
 
 q is [batch, heads, queries, size], k and v are [batch, kv heads, keys, size]; each kv head serves heads / kv heads query heads
-in a row. A boolean mask says which keys may be seen, any other mask is added; a query that may see no key gives zeros.
+in a row. A boolean mask says which keys may be seen, any other mask is added; a query that may see no key gives zeros, or
+NaN, as softmax itself does, where `unseen` is "nan".
 `causal` hides later keys: query i sees key j <= i, or, with `align` "end", the last query sees the last key.
 """
 
@@ -32,6 +33,7 @@ def attention(
     causal: bool = False,
     align: str = "start",
     softcap: float = 0.0,
+    unseen: str = "zero",
 ) -> Array:
     (batch, heads, queries, size), (_, kv_heads, keys, _) = q.shape, k.shape
     rows = queries * (heads // kv_heads) if kv_heads else 0
@@ -47,20 +49,20 @@ def attention(
     elif mask is not None:
         scores += mask
         hidden = np.isneginf(np.max(mask, axis=-1, keepdims=True, initial=-np.inf))
-    weights = _softmax_or_zero(scores)
-    if hidden is not None and hidden.any():  # a mask of -inf hides NaN scores too
+    weights = _softmax(scores, zero=unseen == "zero")
+    if unseen == "zero" and hidden is not None and hidden.any():  # a mask of -inf hides NaN scores too
         np.copyto(weights, q.dtype.type(0), where=hidden)
     result: Array = np.matmul(weights.reshape(batch, kv_heads, rows, keys), v)
     return result.reshape(batch, heads, queries, v.shape[-1])
 
 
-def _softmax_or_zero(scores: Array) -> Array:
-    """Softmax over the last axis, in place; a row of -inf becomes zeros."""
+def _softmax(scores: Array, zero: bool) -> Array:
+    """Softmax over the last axis, in place; a row of -inf becomes zeros, or NaN."""
     most = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
-    scores -= np.where(np.isneginf(most), 0, most)
+    scores -= np.where(np.isneginf(most), 0, most) if zero else most
     np.exp(scores, out=scores)
     total = np.sum(scores, axis=-1, keepdims=True)
-    scores /= np.where(total == 0, 1, total)
+    scores /= np.where(total == 0, 1, total) if zero else total
     return scores
 
 
@@ -68,6 +70,8 @@ def _attention_infer(call: Call) -> Sequence[Type]:
     q, k, v = (call.tensor(i) for i in range(3))
     if not q.dtype == k.dtype == v.dtype:
         raise call.fail(f"query, key and value have different types, {q.dtype}, {k.dtype} and {v.dtype}")
+    if call.attrs.get("unseen", "zero") not in ("zero", "nan"):
+        raise call.fail(f"unseen must be 'zero' or 'nan', not {call.attrs['unseen']!r}")
     if call.has(3) and call.dtype(3) not in (BOOL, q.dtype):
         raise call.fail(f"the mask must be bool or {q.dtype}, not {call.dtype(3)}")
     if q.shape is None or k.shape is None or v.shape is None:

@@ -32,7 +32,8 @@ def late(*inputs: Any, of: str, names: tuple[str, ...], rank: int | None = None,
         name: tuple(int(x) for x in array) if np.ndim(array) else int(array)
         for name, array in zip(names, inputs[-len(names) :], strict=True)
     }
-    return reference(*inputs[: -len(names)], **numbers, **attrs)
+    result = reference(*inputs[: -len(names)], **numbers, **attrs)
+    return result if OPS[of].many else (result,)
 
 
 def _late_infer(call: Call) -> Sequence[Type]:
@@ -52,7 +53,7 @@ def _late_infer(call: Call) -> Sequence[Type]:
 define(
     OpDef(
         "late", _late_infer, late, Pattern.OTHER, "the operator `of`, whose attributes `names` are the last inputs",
-        flops=lambda call, types: 0, view=True,
+        flops=lambda call, types: 0, view=True, many=True,
         samples=lambda: [
             Sample((np.arange(6.0).reshape(2, 1, 3), np.array([1])), {"of": "squeeze", "names": ("axes",), "rank": 2}),
             Sample((np.arange(6.0), np.array([4]), np.array([0]), np.array([0]), np.array([-2])),

@@ -378,7 +378,7 @@ define(
     OpDef(
         "split", _split_infer, split, Pattern.MOVEMENT, "parts of given sizes along an axis, or a number of even parts",
         contents=contents_by_reference,
-        flops=no_flops, view=True, torch=("aten.split_with_sizes.default",),
+        flops=no_flops, view=True, many=True, torch=("aten.split_with_sizes.default",),
         samples=lambda: [Sample((np.arange(12.0).reshape(2, 6),), {"axis": 1, "sizes": sizes}) for sizes in ((1, 2, 3), 4)],
     )
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hotfuse.errors import InvalidModel
+from hotfuse.ir.contents import fit
 from hotfuse.ir.dim import Dim, ceildiv, maximum
 from hotfuse.ir.op import Call, Contents, OpDef, Pattern, Sample, define
 from hotfuse.ir.ops.movement import few_elements
@@ -61,7 +62,7 @@ define(
 def dims(*, dims: tuple[Dim, ...], scalar: bool = False) -> Array:
     if not all(isinstance(d, int) for d in dims):
         raise InvalidModel(f"the sizes {dims} are not all known; a plan resolves them when it is bound")
-    array = np.array(dims, dtype=np.int64)
+    array = np.array([fit(d, I64) for d in dims], dtype=np.int64)  # the arithmetic that `dims` stands for wraps around
     return array.reshape(()) if scalar else array
 
 

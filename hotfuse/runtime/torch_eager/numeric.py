@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,11 +136,20 @@ def attention(node: Node, values: Sequence[Value]) -> Function | None:
     if node.attrs.get("align", "start") != "start" or node.attrs.get("softcap", 0.0) or (masked and causal):
         return None
     grouped = shape_of(values[0])[1] != shape_of(values[1])[1]
+    if node.attrs.get("unseen", "zero") == "nan":  # torch's own operator gives zeros there
+        return None if grouped or causal else functools.partial(_spelled_attention, scale=scale)
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
 
     return run
+
+
+def _spelled_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float | None) -> Tensor:
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return torch.softmax(scores, -1) @ v
 
 
 # windows

@@ -40,7 +40,7 @@ def eager(*ops: str) -> Callable[[Maker], Maker]:
 
 def bind_eager(node: Node, values: Sequence[Value]) -> Compute:
     """The function of a node that has a meaning of its own (no control flow, not opaque)."""
-    many = len(node.outputs) > 1 or node.op == "split"
+    many = OPS[node.op].many or len(node.outputs) > 1
     maker = EAGER.get(node.op)
     function = maker(node, values) if maker is not None else None
     if function is not None:

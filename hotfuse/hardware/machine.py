@@ -1,6 +1,7 @@
 """What the machine offers to this process: cores, instruction sets, caches, memory, and the limits set around it.
 
-Everything is read from files that Linux keeps; what cannot be read is left out (None or empty), never guessed.
+Everything is read from files that Linux keeps; what cannot be read is left out (None or empty), never guessed. This module
+imports nothing of hotfuse, so that defaults of `Config` can come from it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,20 @@ def read_machine(root: Path = Path("/")) -> Machine:
     )
 
 
+def usable_memory_bytes(root: Path = Path("/")) -> int | None:
+    """The memory this process may use: the machine's, or less where a control group says so. None if nothing tells."""
+    total = _kib(_field(_read(root / "proc/meminfo"), "MemTotal"))
+    if not total and root == Path("/"):  # not Linux
+        try:
+            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (ValueError, OSError, AttributeError):
+            total = 0
+    return min((size for size in (total, _memory_limit(root)) if size), default=None)
+
+
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 
@@ -79,8 +91,9 @@ def _group_folders(root: Path, controller: str) -> list[Path]:
     """The control groups of this process, innermost first: in the unified tree, then in the tree of one controller."""
     folders: list[Path] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or controller in controllers.split(","):
+        _, colon, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if colon and (controllers == "" or controller in controllers.split(",")):
             base = root / "sys/fs/cgroup" / (controllers and controller)
             inner = base / path.lstrip("/")
             folders += [inner, *[p for p in inner.parents if p.is_relative_to(base)]]

@@ -4,7 +4,8 @@
 
 State: one capture thread and one child process per urgency (background captures run at idle priority, ones that a caller waits
 for do not), both started on first use. A child that hangs, dies or eats too much memory is killed and the next job gets a
-fresh one; the job itself is never tried again. A forked copy of this process forgets all of it.
+fresh one; the job itself is never tried again. A child without work for `IDLE_S` is stopped. A forked copy of this process
+forgets all of it. Every job is finished, once, whatever happens to it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +29,18 @@ from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.capture_worker import LENGTH, answer
+from hotfuse.locks import make_lock
+from hotfuse.runtime.capture_worker import LENGTH, answer
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_trace import Trace
 
 POLL_S = 0.2
+IDLE_S = 120.0
+
+
+class Postponed(CaptureError):
+    """A capture that did not come about because of how things are now; the next call may ask again."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +64,15 @@ def submit(job: CaptureJob, urgent: bool) -> None:
 
 def capture_here(job: CaptureJob) -> None:
     """Work on a job in this process and thread (`capture="blocking"`), one at a time."""
-    with _here:
-        try:
-            _finish(job, _reply(answer(job.make())))
-        except CaptureError as error:
-            _finish(job, error)
+    result: Trace | CaptureError = Postponed("the capture was interrupted")
+    try:
+        with _here, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.export's are about itself
+            result = _reply(answer(job.make()))
+    except Exception as error:
+        result = _as_capture_error(error)
+    finally:
+        _finish(job, result)
 
 
 def make_job(make: Callable[[], bytes], finish: Callable[[Trace | CaptureError], None], config: Config) -> CaptureJob:
@@ -79,18 +91,28 @@ class _Worker:
 
     def _work(self) -> None:
         while True:
-            job = self.jobs.get()
+            try:
+                job = self.jobs.get(timeout=IDLE_S)
+            except queue.Empty:
+                self._rest()
+                job = self.jobs.get()
             try:
                 request = job.make()
                 if self.process is None or not self.process.alive:
                     self.process = CaptureProcess(self.urgent)
                 result = _reply(self.process.ask(request, job.timeout_s, job.memory_bytes))
-            except CaptureError as error:
-                _finish(job, error)
             except BaseException as error:  # this thread serves every model of the process and must go on
-                _finish(job, CaptureError(f"{type(error).__name__}: {error}"))
-            else:
-                _finish(job, result)
+                result = _as_capture_error(error)
+            _finish(job, result)
+
+    def _rest(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process = None
+
+
+def _as_capture_error(error: BaseException) -> CaptureError:
+    return error if isinstance(error, CaptureError) else CaptureError(f"{type(error).__name__}: {error}")
 
 
 def _finish(job: CaptureJob, result: Trace | CaptureError) -> None:
@@ -109,7 +131,7 @@ class CaptureProcess:
     def __init__(self, urgent: bool) -> None:
         package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
-        command = [sys.executable, "-P", "-m", "hotfuse.frontends.capture_worker", *(() if urgent else ("--idle",))]
+        command = [sys.executable, "-P", "-m", "hotfuse.runtime.capture_worker", *(() if urgent else ("--idle",))]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -161,9 +183,8 @@ class CaptureProcess:
         target = self._process.stdin.fileno()  # type: ignore[union-attr]
         view = memoryview(LENGTH.pack(len(body)) + body)
         while view:
-            _, ready, _ = select.select([], [target], [], self._left(deadline))
             try:
-                view = view[os.write(target, view) :] if ready else view
+                view = view[os.write(target, view) :] if _ready(target, select.POLLOUT, self._left(deadline)) else view
             except BrokenPipeError:
                 raise self._died() from None
 
@@ -175,8 +196,7 @@ class CaptureProcess:
         source = self._process.stdout.fileno()  # type: ignore[union-attr]
         parts: list[bytes] = []
         while size:
-            ready, _, _ = select.select([source], [], [], self._left(deadline))
-            if ready:
+            if _ready(source, select.POLLIN, self._left(deadline)):
                 part = os.read(source, min(size, 1 << 20))
                 if not part:
                     raise self._died()
@@ -200,6 +220,13 @@ class CaptureProcess:
         return CaptureError(f"the capture process died (exit status {self._process.returncode}); the model stays eager")
 
 
+def _ready(descriptor: int, event: int, timeout_s: float) -> bool:
+    """Whether a pipe can be read or written (or was closed) before the time is over."""
+    poll = select.poll()  # `select` knows no descriptors past 1023
+    poll.register(descriptor, event)
+    return bool(poll.poll(timeout_s * 1000))
+
+
 def resident_bytes(pid: int) -> int:
     """Physical memory of a process, in bytes; 0 where nobody can tell."""
     try:
@@ -214,7 +241,7 @@ def _hello() -> dict[str, Any]:
         directory = os.getcwd()
     except OSError:
         directory = os.sep
-    return {"parent": os.getpid(), "path": list(sys.path), "directory": directory}
+    return {"parent": os.getpid(), "path": [p for p in sys.path if isinstance(p, str)], "directory": directory}
 
 
 def stop_workers() -> None:
@@ -226,16 +253,14 @@ def stop_workers() -> None:
 
 def _drop_after_fork() -> None:
     """In a forked child: the processes belong to the parent, and their threads do not exist here."""
-    global _lock, _here
     for worker in _workers.values():
         if worker.process is not None:
             worker.process.forget()
     _workers.clear()
-    _lock, _here = threading.Lock(), threading.Lock()
 
 
-_lock = threading.Lock()
-_here = threading.Lock()
+_lock = make_lock()
+_here = make_lock()
 _workers: dict[bool, _Worker] = {}
 os.register_at_fork(after_in_child=_drop_after_fork)
 atexit.register(stop_workers)

@@ -1,4 +1,4 @@
-"""The capture process: `python -m hotfuse.frontends.capture_worker [--idle]`.
+"""The capture process: `python -m hotfuse.runtime.capture_worker [--idle]`.
 
 It reads frames (8 bytes of length, then the body) from its standard input and answers each on its standard output:
 
@@ -46,12 +46,15 @@ def main() -> None:
 
 
 def answer(request: bytes) -> bytes:
-    """The reply to one request; never raises."""
+    """The reply to one request; raises nothing but KeyboardInterrupt."""
     from hotfuse.frontends.torch_skeleton import load_skeleton
     from hotfuse.frontends.torch_trace import trace
+    from hotfuse.passes import optimize
 
     try:
-        return pickle.dumps(("done", trace(load_skeleton(request))), protocol=5)
+        return pickle.dumps(("done", trace(load_skeleton(request), optimize)), protocol=5)
+    except KeyboardInterrupt:
+        raise
     except HotfuseError as error:
         return pickle.dumps(("failed", str(error)), protocol=5)
     except BaseException as error:
@@ -77,6 +80,7 @@ def _prepare() -> None:
     import torch
 
     import hotfuse.frontends.torch_trace
+    import hotfuse.passes
 
     torch.set_num_threads(1)
     with contextlib.suppress(ImportError):
