@@ -27,7 +27,7 @@ test-pythons: ## the smoke test on every other supported Python present
 	  .venv-$$version/bin/python -m pytest tests/test_smoke.py || exit 1; \
 	done
 
-conformance: .venv/dev.stamp ## the public suites of onnx and torch, with the least that must pass (an hour)
+conformance: .venv/dev.stamp ## the public suites of onnx and torch, with the least that must pass (many minutes)
 	.venv/bin/hotfuse conformance onnx --expect 2018
 	.venv/bin/hotfuse conformance onnx --core --without-reference --expect 1350
 	.venv/bin/hotfuse conformance opinfo --none-wrong

@@ -4,7 +4,8 @@ The type of a result is the most that these tell, in order:
   1. onnx's own inference, which may only see nodes that onnx's checker accepts;
   2. the operator's schema: a fixed type, or that of the inputs with the same type parameter;
   3. what the model declares of the value: element type and rank, no sizes.
-The one-node model holds these types too, and they are checked whenever it has run.
+The one-node model holds these types too, and they are checked whenever it has run. `ruled` lists the results whose type onnx's
+rules tell; that of the others is the model's word alone.
 """
 
 from __future__ import annotations
@@ -38,18 +39,17 @@ def import_opaque(n: OnnxNode, domain: str, reason: str, context: OnnxImport) ->
             f"ONNX has no operator {n.op_type!r} in opset {n.version} of domain {domain or 'ai.onnx'!r}; check the opset import"
         ) from None
     model = _single_node_model(n, domain, context)
-    types = [_result_type(i, t, n, schema, context) for i, t in enumerate(_inferred_types(model, n, context))]
+    ruled = [_schema_type(i, n, schema) if t is ANY else t for i, t in enumerate(_inferred_types(model, n, context))]
+    types = [_with_declared(t, context.declared.get(n.proto.output[i]), context) for i, t in enumerate(ruled)]
     for info, type in zip(model.graph.output, types, strict=True):
         info.type.CopyFrom(type_to_proto(type))
     given = [v for v in n.inputs if v is not None]
     context.opaque.append((str(n.builder.origin), n.op_type, reason))
-    return n.builder.add_node(
-        "onnx_op",
-        given,
-        {"op_type": n.op_type, "domain": domain, "version": n.version, "reason": reason, "proto": model.SerializeToString()},
-        outputs=n.num_outputs,
-        types=types,
-    )
+    attrs = {
+        "op_type": n.op_type, "domain": domain, "version": n.version, "reason": reason, "proto": model.SerializeToString(),
+        "ruled": tuple(i for i, t in enumerate(ruled) if t is not ANY),
+    }  # fmt: skip
+    return n.builder.add_node("onnx_op", given, attrs, outputs=n.num_outputs, types=types)
 
 
 def _single_node_model(n: OnnxNode, domain: str, context: OnnxImport) -> onnx.ModelProto:
@@ -82,9 +82,7 @@ def _inferred_types(model: onnx.ModelProto, n: OnnxNode, context: OnnxImport) ->
     return [type_from_proto(o.type, context.fresh) for o in inferred.graph.output]
 
 
-def _result_type(i: int, inferred: Type, n: OnnxNode, schema: onnx.defs.OpSchema, context: OnnxImport) -> Type:
-    found = _schema_type(i, n, schema) if inferred is ANY else inferred
-    declared = context.declared.get(n.proto.output[i])
+def _with_declared(found: Type, declared: onnx.TypeProto | None, context: OnnxImport) -> Type:
     if declared is None or not (found is ANY or (isinstance(found, TensorType) and found.shape is None)):
         return found
     told = _without_sizes(type_from_proto(declared, context.fresh), context.fresh)
@@ -108,7 +106,8 @@ def _schema_type(i: int, n: OnnxNode, schema: onnx.defs.OpSchema) -> Type:
     formal = _formal(schema.outputs, i)
     if formal is None:
         return ANY
-    allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == formal.type_str), [formal.type_str])
+    parameters = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    allowed = parameters.get(formal.type_str, [formal.type_str])
     if len(allowed) == 1:
         element = allowed[0].removeprefix("tensor(").removesuffix(")")
         return TensorType(_ELEMENTS[element], None) if element in _ELEMENTS and allowed[0] != element else ANY

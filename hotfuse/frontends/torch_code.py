@@ -1,4 +1,4 @@
-"""What Python code may read, told from its bytecode without running it.
+"""Which Python code ran, and what it may read: told from its bytecode.
 
 A name counts as read wherever code mentions it: as a variable, as an attribute, as an imported module, or as a string that
 could be an attribute's name (`getattr(self, "scale")`). Torch's, numpy's and Python's own code is taken for granted.
@@ -8,18 +8,50 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib.util
+import os
 import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
 _TRUSTED = frozenset({"torch", "hotfuse", "numpy", *sys.stdlib_module_names}) - {"__main__"}
+_TORCH = os.path.dirname(str(importlib.util.find_spec("torch").origin)) + os.sep  # type: ignore[union-attr]
 # Methods that no forward pass calls unmentioned: printing, copying, pickling, setting attributes, making classes.
 _UNUSED = frozenset(
-    "__repr__ __str__ __format__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __sizeof__ __dir__ __doc__ "
-    "__setattr__ __delattr__ __init_subclass__ __subclasshook__ __class_getitem__ __class__".split()
+    [
+        "__repr__",
+        "__str__",
+        "__format__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__getstate__",
+        "__setstate__",
+        "__getnewargs__",
+        "__sizeof__",
+        "__dir__",
+        "__doc__",
+        "__setattr__",
+        "__delattr__",
+        "__init_subclass__",
+        "__subclasshook__",
+        "__class_getitem__",
+        "__class__",
+    ]
 )
-_OTHERS = frozenset("__call__ __getattr__ __enter__ __exit__ __next__ __get__ __missing__ __post_init__ __torch_function__".split())
+_OTHERS = frozenset(
+    [
+        "__call__",
+        "__getattr__",
+        "__enter__",
+        "__exit__",
+        "__next__",
+        "__get__",
+        "__missing__",
+        "__post_init__",
+        "__torch_function__",
+    ]
+)
 _IMPLICIT = (frozenset({*dir(float), *dir(int), *dir(dict), *dir(list), *dir(set)}) | _OTHERS) - _UNUSED
 
 
@@ -84,3 +116,35 @@ def imported_modules(function: types.FunctionType) -> Iterator[types.ModuleType]
             module = sys.modules.get(".".join(parts[:end]))
             if isinstance(module, types.ModuleType):
                 yield module
+
+
+CodeKey = tuple[str, str, int]  # file, qualified name, first line: the same in this process and in the capture's
+
+
+def code_key(code: types.CodeType) -> CodeKey:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+class CodeRecord:
+    """Notes, while it is entered, which Python code the thread runs. State: the set of it, and the profiler it stands in for."""
+
+    def __init__(self) -> None:
+        self._codes: set[types.CodeType] = set()
+
+    def __enter__(self) -> CodeRecord:
+        self._before = sys.getprofile()
+        add = self._codes.add
+
+        def note(frame: types.FrameType, event: str, _: Any) -> None:
+            if event == "call":
+                add(frame.f_code)
+
+        sys.setprofile(note)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        sys.setprofile(self._before)
+
+    def keys(self) -> frozenset[CodeKey]:
+        """The code that ran, torch's own left out."""
+        return frozenset(code_key(c) for c in self._codes if not c.co_filename.startswith(_TORCH))

@@ -7,11 +7,15 @@ The record travels over the pipe from the capture process; it holds no live tens
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotfuse.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from hotfuse.frontends.torch_code import CodeKey
+    from hotfuse.frontends.torch_facts import Facts
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class CapturedProgram:
     mutations: tuple[Mutation, ...] = ()
     operators: int = 0  # ATen operators captured, opaque ones included
     opaque: tuple[tuple[str, str, str], ...] = ()  # (origin, operator, reason)
+    ran: frozenset[CodeKey] | None = None  # the Python code that the trace went through
+    facts: Facts = field(default_factory=dict)  # what that code found in classes and globals
 
     @property
     def share(self) -> float:

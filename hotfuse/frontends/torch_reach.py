@@ -20,6 +20,7 @@ import inspect
 import logging
 import os
 import pathlib
+import random
 import re
 import threading
 import types
@@ -29,14 +30,15 @@ import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
 
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_code import imported_modules, is_implicit, is_library, names_in
+from hotfuse.frontends.torch_code import CodeKey, code_key, imported_modules, is_implicit, is_library, names_in
 
+_OURS = str(pathlib.Path(__file__).parents[1])
 LIMIT = 20_000  # objects followed from one module; more than that is data, not configuration
 ARRAY_BYTES = 64 * 1024  # larger arrays are weights and belong into buffers
 PLAIN = (type(None), bool, int, float, complex, str, bytes, numpy.generic)  # compared by type and value
@@ -49,13 +51,14 @@ _FIXED = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, re.Pattern, _FIELD, pathlib.PurePath,
     datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID,
     inspect.Signature, inspect.Parameter, typing.TypeVar, numpy.dtype, numpy.ufunc, torch.dtype, torch.device, torch.layout,
-    torch.memory_format, torch.finfo, torch.iinfo, torch._ops.OperatorBase, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
-    torch._ops._Ops,
+    torch.memory_format, torch.finfo, torch.iinfo, torch._ops.OperatorBase, torch._ops.OpOverloadPacket,
+    torch._ops._OpNamespace, torch._ops._Ops,
 )  # fmt: skip
 _IRRELEVANT = (logging.Logger, logging.Handler, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()))
 _CONTAINERS = (list, dict, set, deque)
 # C classes that a watched object may extend
 _BASES = (object, *_CONTAINERS, OrderedDict, defaultdict, tuple, frozenset, *PLAIN, types.SimpleNamespace)
+_HIDDEN = (random.Random.__base__, threading.local)
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # of type.__flags__
 _TYPING = ("typing", "types", "typing_extensions")
 # Library functions whose answers differ between this process and the capture's.
@@ -73,6 +76,7 @@ class Table:
     where: str
     mapping: Mapping[str, Any]
     keys: dict[str, None]  # in order
+    named: bool = False  # whether it belongs to a class or a Python module
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class _Item:
 class Reach:
     """What was found. All of it is compared by identity, except `arrays` (by content) and `tensors` (their holder's task)."""
 
+    ran: frozenset[CodeKey] | None = None  # only this code is followed; None: any
     tables: dict[int, Table] = field(default_factory=dict)
     sized: list[Mapping[str, Any]] = field(default_factory=list)  # tables in which new keys count as well
     containers: list[Any] = field(default_factory=list)
@@ -113,16 +118,17 @@ class Reach:
             self._look(self._pending.pop())
             if len(self._seen) > LIMIT:
                 raise CaptureError("its attributes hold too many objects to watch")
-        for path, why in self._refused:
-            if self.names.issuperset(path):
-                raise CaptureError(why)
+
+    def refusal(self) -> str:
+        """What the code reads that cannot be compared between calls; "" if there is no such thing."""
+        return next((why for path, why in self._refused if self.names.issuperset(path)), "")
 
     def read(
         self, where: str, mapping: Mapping[str, Any], key: str, path: tuple[str, ...] = (), names: frozenset[str] | None = None
     ) -> None:
         """Note that the value under a key counts, and follow it."""
-        table = self.tables.setdefault(id(mapping), Table(where, mapping, {}))
-        table.keys[key] = None
+        if path or not _is_binding(mapping[key]):
+            self.tables.setdefault(id(mapping), Table(where, mapping, {}, not path)).keys[key] = None
         self._pending.append(_Item(f"{where}.{key}", mapping[key], path, names))
 
     def modules(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
@@ -148,7 +154,7 @@ class Reach:
             self._refuse(item, _REFUSED[id(value)])
         elif value is os.getenv:
             self._push(item, os.environ)
-        elif isinstance(value, _FIXED) and type(value).__module__ != "numpy.random" or isinstance(value, _IRRELEVANT):
+        elif isinstance(value, (*_FIXED, *_IRRELEVANT)):
             if isinstance(value, enum.Enum):
                 self._class(type(value))
         elif isinstance(value, (type, types.ModuleType)):
@@ -169,7 +175,9 @@ class Reach:
         elif isinstance(value, functools.partial):
             self._push(item, value.func, value.args, value.keywords, value.__dict__)
         elif isinstance(value, functools._lru_cache_wrapper):
-            self._push(item, value.__wrapped__)
+            self._function(
+                item, cast(types.FunctionType, value.__wrapped__), cached=True
+            )  # may have run before anybody took notes
         elif isinstance(value, types.MappingProxyType):
             self.containers.append(value)
             self._push(item, *value.values(), at="[...]")
@@ -196,8 +204,10 @@ class Reach:
         if isinstance(value, dict):
             for key, content in list(dict.items(value)):
                 self._push(item, key, content, at=f"[{key!r}]")
-        elif isinstance(value, (list, set, deque, tuple, frozenset)):
+        elif isinstance(value, (list, deque, tuple)):
             self._push(item, *value, at="[...]")
+        elif isinstance(value, (set, frozenset)):  # of a class in a set only its being there is asked for
+            self._push(item, *(v for v in value if not isinstance(v, type)), at="[...]")
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self.sized.append(attributes)
@@ -222,7 +232,7 @@ class Reach:
         self._spaces.add((id(space), names))
         self._seen[id(space)] = space
         if isinstance(space, types.ModuleType):
-            keys = space.__dict__.keys() if not is_library(space.__name__) else _UNSTEADY.get(space.__name__, {})
+            keys = _UNSTEADY.get(space.__name__, ()) if is_library(space.__name__) else tuple(space.__dict__)
             self._keys(space.__name__, space.__dict__, keys, names)
             return
         for base in space.__mro__:
@@ -231,7 +241,7 @@ class Reach:
                 if names is None:
                     self.sized.append(view)
                 unused = ("__init__", "__new__") if issubclass(base, torch.nn.Module) else ()  # modules are made already
-                self._keys(base.__qualname__, view, [k for k in view if k not in unused], names)
+                self._keys(f"{base.__module__}.{base.__qualname__}", view, [k for k in view if k not in unused], names)
 
     def _keys(self, where: str, mapping: Mapping[str, Any], keys: Iterable[str], names: frozenset[str] | None) -> None:
         for key in list(keys):
@@ -240,7 +250,12 @@ class Reach:
             elif names is None:
                 self._waiting.setdefault(key, []).append((where, mapping, key))
 
-    def _function(self, item: _Item, function: types.FunctionType) -> None:
+    def _function(self, item: _Item, function: types.FunctionType, cached: bool = False) -> None:
+        if function.__code__.co_filename.startswith(_OURS):  # the wrapper around a forward pass that is being traced
+            self._push(item, getattr(function, "__wrapped__", None))
+            return
+        if self.ran is not None and not cached and code_key(function.__code__) not in self.ran:
+            return
         if function.__dict__:
             self._push(item, function.__dict__)
         for cell in function.__closure__ or ():
@@ -273,6 +288,13 @@ class Reach:
         self._refused.append((item.path, f"it reads {what} ({item.where}); it stays eager"))
 
 
+def _is_binding(value: Any) -> bool:
+    """Whether a variable only names a library's class or function, or a Python module: nobody gives it another meaning."""
+    if isinstance(value, types.ModuleType) or type(value).__module__ in _TYPING:
+        return True
+    return isinstance(value, (type, types.BuiltinFunctionType)) and is_library(value.__module__)
+
+
 class _Empty:
     """Stands for the content of a closure's variable that has no value."""
 
@@ -286,4 +308,12 @@ def cell_content(cell: types.CellType) -> Any:
 
 def _is_c_class(cls: type) -> bool:
     """Whether instances may hold state that Python code cannot list."""
-    return not cls.__flags__ & _HEAP or bool(cls.__flags__ & _IMMUTABLE)
+    return cls in _HIDDEN or not cls.__flags__ & _HEAP or bool(cls.__flags__ & _IMMUTABLE)
+
+
+def reach_from(named: Iterable[tuple[str, torch.nn.Module]], ran: frozenset[CodeKey] | None = None) -> Reach:
+    """All that the modules of a tree may depend on."""
+    reach = Reach(ran)
+    reach.modules(named)
+    reach.follow()
+    return reach

@@ -19,6 +19,7 @@ import torch
 
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_request import unsendable
+from hotfuse.locks import IMPORTS
 
 SMALL_BYTES = 64 * 1024
 
@@ -83,7 +84,8 @@ class _Unpickler(pickle.Unpickler):
 
 def _pickler_class() -> Any:
     """The pickler; made on demand, since cloudpickle is needed only where a model is captured."""
-    import cloudpickle
+    with IMPORTS:
+        import cloudpickle
 
     class SkeletonPickler(cloudpickle.Pickler):  # type: ignore[misc]
         def __init__(self, file: io.BytesIO) -> None:

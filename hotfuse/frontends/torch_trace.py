@@ -21,7 +21,10 @@ import torch
 import torch.utils._pytree as pytree
 
 from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_code import CodeRecord
+from hotfuse.frontends.torch_facts import make_facts
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_reach import reach_from
 from hotfuse.frontends.torch_request import TensorInput, TraceRequest
 from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class, widened_symbols
 from hotfuse.frontends.torch_watch import ModuleWatch
@@ -90,11 +93,12 @@ def _attempt(
     from hotfuse.frontends.torch_export import import_exported
 
     exact = tuple(leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput))
-    exported = export(module, request, widths or exact, dynamic=widths is not None)
+    record = CodeRecord()
+    exported = export(module, request, widths or exact, widths is not None, record)
     shapes = exact_class(exact) if widths is None else shape_class(exported)
     if widths is not None and widths != exact:
         ones = widened_symbols(shapes, exact)
-        if not same_program(exported, export(module, request, exact, dynamic=True), ones):
+        if not same_program(exported, export(module, request, exact, True, record), ones):
             raise CaptureError("the model does something else where a size is 1")
         shapes = replace(shapes, ranges=tuple(replace(r, least=1) if r.symbol in ones else r for r in shapes.ranges))
         admit_one(exported, ones)
@@ -102,7 +106,9 @@ def _attempt(
     if reason:
         raise CaptureError(f"the trace excludes its own example: {reason}")
     _check_constants(module, exported)
-    return import_exported(exported), shapes
+    ran = record.keys()
+    facts = make_facts(reach_from(module.named_modules(), ran).tables.values())
+    return replace(import_exported(exported), ran=ran, facts=facts), shapes
 
 
 def _check_constants(module: torch.nn.Module, exported: Any) -> None:
@@ -114,7 +120,9 @@ def _check_constants(module: torch.nn.Module, exported: Any) -> None:
             raise CaptureError(f"a weight is reached around its module and became the constant {name}")
 
 
-def export(module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tuple[int, ...]], dynamic: bool) -> Any:
+def export(
+    module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tuple[int, ...]], dynamic: bool, record: CodeRecord
+) -> Any:
     """`torch.export` of the module for example tensors of the given shapes, over memory nobody touches."""
     examples: list[Any] = []
     remaining = iter(shapes)
@@ -130,7 +138,7 @@ def export(module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tupl
             collection[example] = dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO)
     args, kwargs = pytree.tree_map(lambda place: examples[place], request.structure)
     dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if dynamic else None
-    with _no_side_effects(module):
+    with _no_side_effects(module, record):
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
@@ -157,15 +165,17 @@ def _modes(request: TraceRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_side_effects(module: torch.nn.Module) -> Iterator[None]:
-    """Refuse a forward pass that changes Python state of its module: running the graph would not change it again."""
+def _no_side_effects(module: torch.nn.Module, record: CodeRecord) -> Iterator[None]:
+    """Refuse a forward pass that changes Python state of its module: running the graph would not change it again. The code
+    that it runs goes on record."""
     forward = module.forward
     changes: list[str] = []
 
     @functools.wraps(forward)
     def watched(*args: Any, **kwargs: Any) -> Any:
         watch = ModuleWatch(module)
-        result = forward(*args, **kwargs)
+        with record:
+            result = forward(*args, **kwargs)
         changes.append(watch.changed())
         return result
 

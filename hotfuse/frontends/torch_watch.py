@@ -21,12 +21,14 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
-from hotfuse.frontends.torch_code import is_library
-from hotfuse.frontends.torch_reach import OWN, PLAIN, Reach, cell_content
+from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_code import CodeKey, is_library
+from hotfuse.frontends.torch_facts import Facts, conflict, make_facts
+from hotfuse.frontends.torch_reach import OWN, PLAIN, cell_content, reach_from
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
-_DEFAULTS = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+_DEFAULTS = operator.attrgetter("__defaults__", "__kwdefaults__")
 _UNSET = object()
 
 
@@ -55,16 +57,20 @@ class Group:
 
 
 class ModuleWatch:
-    """Watches one module tree from now on. CaptureError if its answers may depend on something that cannot be watched."""
+    """Watches one module tree from now on, with all that its code might read or, if it is known which code `ran`, what that
+    might have read. CaptureError if there is something among this that cannot be watched."""
 
     complete = True  # whether everything reachable is watched
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, ran: frozenset[CodeKey] | None = None) -> None:
+        self.module = module
         named = [(name or type(module).__name__, m) for name, m in module.named_modules(remove_duplicate=True)]
-        reach = Reach()
-        reach.modules(named)
-        reach.follow()
+        reach = reach_from(named, ran)
+        refusal = reach.refusal()
+        if ran is not None and refusal:
+            raise CaptureError(refusal)
         self.tensors = reach.tensors  # outside of the modules: their values are part of a capture
+        self.facts = make_facts(reach.tables.values()) if ran is not None else {}
         self._modules = [m for _, m in named]
         self._classes = list(map(type, self._modules))
         dicts = [m.__dict__ for m in self._modules]
@@ -74,6 +80,7 @@ class ModuleWatch:
         self._saved_children = [dict(c) for c in self._children]
         self._sized = [*dicts, *reach.sized]
         self._sizes = list(map(len, self._sized))
+        self._counts = list(map(_count, self._sized))
         own = [(name, m.__dict__, tuple(k for k in m.__dict__ if k not in OWN), m) for name, m in named]
         loose = [entry[:3] for entry in own if is_library(type(entry[3]).__module__)]
         exact = [entry[:3] for entry in own if not is_library(type(entry[3]).__module__)]
@@ -86,7 +93,7 @@ class ModuleWatch:
         self._mappings = [c for c in self._containers if isinstance(c, dict)]
         self._proxies = [c for c in self._containers if isinstance(c, types.MappingProxyType)]
         self._items = list(self._contents())
-        self._functions = reach.functions
+        self._functions = [f for f in reach.functions if f.__defaults__ or f.__kwdefaults__]
         self._code = list(chain.from_iterable(map(_DEFAULTS, self._functions)))
         self._cells = reach.cells
         self._variables = list(map(cell_content, self._cells))
@@ -96,6 +103,16 @@ class ModuleWatch:
         self._context_values = [v.get(_UNSET) for v in self._context]
         self._arrays = reach.arrays
         self._array_bytes = list(map(_snapshot, self._arrays))
+
+    def narrowed(self, ran: frozenset[CodeKey], facts: Facts) -> ModuleWatch:
+        """A watch over what a capture really depended on; `facts` is how things stood where it was made."""
+        if self.changed():
+            return self  # and serve nothing: the state that was captured is gone
+        watch = ModuleWatch(self.module, ran)
+        differs = conflict(watch.facts, facts)
+        if differs:
+            raise CaptureError(f"{differs} is not what the model's source says, and the capture process only has the source")
+        return self if self.changed() else watch
 
     def hooked(self) -> bool:
         """Whether anybody listens in on the module's calls."""
@@ -115,7 +132,7 @@ class ModuleWatch:
             return "a submodule changed its class"
         if not all(map(operator.eq, self._children, self._saved_children)):
             return "a submodule was added, removed or replaced"
-        if list(map(len, self._sized)) != self._sizes:
+        if list(map(len, self._sized)) != self._sizes and list(map(_count, self._sized)) != self._counts:
             return "an attribute was added or removed"
         for group, saved in zip(self._loose, self._saved_loose, strict=True):
             if list(map(group.read, group.live)) != saved:
@@ -128,7 +145,7 @@ class ModuleWatch:
         if list(map(len, self._containers)) != self._container_sizes or _differ(self._contents(), self._items):
             return "a container among the attributes or globals changed"
         if _differ(chain.from_iterable(map(_DEFAULTS, self._functions)), self._code):
-            return "the code or the default arguments of a function changed"
+            return "the default arguments of a function changed"
         if _differ(map(cell_content, self._cells), self._variables):
             return "a variable of a closure changed"
         if _differ(map(getattr, *self._slots, repeat(_UNSET)), self._slot_values):
@@ -162,6 +179,11 @@ def _same(value: Any, before: Any) -> bool:
     if isinstance(value, (float, complex)):
         return repr(value) == repr(before)
     return type(value) in PLAIN and bool(value == before)
+
+
+def _count(table: Mapping[str, Any]) -> int:
+    """How many names a table has, without those that Python itself adds to a class when it is pickled or looked at."""
+    return len(table) - sum(name in table for name in ("__slotnames__", "__annotations__"))
 
 
 def _snapshot(array: Any) -> Any:

@@ -245,9 +245,7 @@ def _bounded_contents(contents: tuple[Dim, ...] | None, type: Type) -> tuple[Dim
         return None
     wide = type.dtype in (I32, I64)
     low, high = (-1 << type.dtype.bits - 1, 1 << type.dtype.bits - 1) if type.dtype.kind == "int" else (0, 1 << type.dtype.bits)
-    fits = all(
-        low <= d < high if isinstance(d, int) else wide and degree(d) <= MAX_DEGREE and is_simple(d) for d in contents
-    )
+    fits = all(low <= d < high if isinstance(d, int) else wide and degree(d) <= MAX_DEGREE and is_simple(d) for d in contents)
     return contents if fits else None
 
 

@@ -24,7 +24,7 @@ from hotfuse.errors import DimError
 MAX_TERMS = 4096  # of a product
 MAX_SIZE = 256  # of an expression that a graph keeps; exported models stay below 40
 MAX_COEFFICIENT = 1 << 64
-MAX_DEGREE = 4  # sizes multiplied that an integer tensor is taken to hold; more could pass 64 bits, where arithmetic wraps
+MAX_DEGREE = 4  # sizes whose product an integer tensor is taken to hold (four of 50,000 each); more could wrap around
 
 Dim: TypeAlias = Union[int, "Expr"]
 Atom: TypeAlias = Union["Symbol", "Div", "Min", "Max"]

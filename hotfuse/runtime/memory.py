@@ -11,12 +11,13 @@ State: an `ArenaPool` keeps the idle arenas of one model, those of its nested gr
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hotfuse.locks import make_lock
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 
@@ -105,7 +106,7 @@ class ArenaPool:
         self._limit = limit
         self._held = 0
         self._idle: dict[int, list[Arena]] = {}
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     @property
     def held_bytes(self) -> int:

@@ -51,7 +51,7 @@ class Session:
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
         return make_report(
-            self.graph.name, self.graph, self.opaque, self._executor, self._calls, self.events.counts, self._closed
+            self.graph.name, self.graph, self.opaque, self._executor, self._calls, self.events.counted(), self._closed
         )
 
     def explain(self) -> str:

@@ -119,6 +119,8 @@ def _tensors(call: Call) -> list[torch.Tensor]:
 
 def serve(module: torch.nn.Module, guard: CallGuard, program: CapturedProgram, config: Config) -> ServedClass:
     """Make a captured program ready to answer, with weights read from `module`."""
+    if program.ran is not None:
+        guard = replace(guard, watch=guard.watch.narrowed(program.ran, program.facts))
     hoisted = hoist(program.graph, {m.name for m in program.mutations if m.name})
     names = [n for n in dict.fromkeys((*hoisted.main.weights, *hoisted.sources)) if n not in hoisted.prepared]
     live = LiveWeights(module, program.graph, names)

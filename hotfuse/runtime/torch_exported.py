@@ -151,7 +151,7 @@ class ExportedModel:
             self.program.opaque,
             self._executor,
             self._calls,
-            self.events.counts,
+            self.events.counted(),
             self._closed,
             self.program.share,
         )

@@ -27,8 +27,8 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """`captured_share` is the share of the model's operators that were captured and that our IR knows. It is 0 while no class of
-    the whole model is captured, since nobody has counted its operators then; `classes` lists the submodules that are.
+    """`captured_share` is the share of the model's operators that were captured and that our IR knows. It is 0 while no class
+    of the whole model is captured, since nobody has counted its operators then; `classes` lists the submodules that are.
     `why` answers "why is it not faster yet?"."""
 
     model: str
@@ -96,7 +96,7 @@ def _why(family: Family, root: Controller, captured: bool) -> str:
     if root.pending:
         return "it is being captured"
     if captured:
-        answers = "captured plans answer operator by operator" if family.config.wait else "the original answers at its own speed"
+        answers = "captured plans answer, operator by operator" if family.config.wait else "the original answers"
         return f"its calls are captured, and no fused kernel exists for them yet: {answers}"
     return next(iter(root.failed.values()), "") or root.last_miss or "nothing was captured"
 

@@ -27,7 +27,7 @@ from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError, HotfuseError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_request import TraceRequest
-from hotfuse.locks import make_lock
+from hotfuse.locks import IMPORTS, make_lock
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss, bypass, call_structure, describe_leaves, read_call
 
 if TYPE_CHECKING:
@@ -227,7 +227,8 @@ class Controller:
         self._finish(request, Postponed(why))
 
     def _ask(self, request: _Request, urgent: bool) -> None:
-        from hotfuse.runtime.torch_capture import capture_here, make_job, submit
+        with IMPORTS:
+            from hotfuse.runtime.torch_capture import capture_here, make_job, submit
 
         job = make_job(lambda: self._skeleton(request), lambda found: self._finish(request, found), self.config)
         if self.config.capture == "blocking":
@@ -261,9 +262,10 @@ class Controller:
 
     def _skeleton(self, request: _Request) -> bytes:
         """The request as bytes. Runs in the capture thread, while the module may be serving."""
-        from hotfuse.frontends.torch_skeleton import make_skeleton
-        from hotfuse.frontends.torch_watch import ModuleWatch
-        from hotfuse.runtime.torch_capture import Postponed
+        with IMPORTS:
+            from hotfuse.frontends.torch_skeleton import make_skeleton
+            from hotfuse.frontends.torch_watch import ModuleWatch
+            from hotfuse.runtime.torch_capture import Postponed
 
         watch = self._watch
         if watch is None or watch.changed():
@@ -288,7 +290,8 @@ class Controller:
         try:
             if isinstance(found, CaptureError):
                 raise found
-            from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
+            with IMPORTS:
+                from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
 
             assert request.watch is not None
             served = serve(self.module, CallGuard(request.frame, found.shapes, request.watch), found.program, self.config)

@@ -11,8 +11,10 @@ import torch
 
 import hotfuse
 from hotfuse.numerics import Verdict, close_to_exact
+from hotfuse.runtime.torch_backend import EVENTS
 from tests.architectures.zoo import ZOO, Architecture, build
 
+IN_PARTS = {"swin", "wav2vec2", "hubert"}  # captured submodule by submodule: they change themselves, or cannot be pickled
 QUICK = {"bert", "llama", "resnet", "t5", "mixtral", "mamba"}
 
 
@@ -67,7 +69,8 @@ def test_equals_eager(architecture: Architecture) -> None:
         finally:
             waiting.close()
         print(f"{architecture.name}: {report.captured_share:.1%} of operators captured")
-        assert report.captured_share > 0
+        assert report.answered >= 2, report
+        assert (report.captured_share > 0) == (architecture.name not in IN_PARTS), report
         default = hotfuse.compile(module)
         try:
             for _ in range(3):
@@ -76,6 +79,7 @@ def test_equals_eager(architecture: Architecture) -> None:
             assert default.settle(timeout_s=120)
             verdict = compare(default(**inputs), original, exact)
             assert verdict, verdict.reason
+            assert architecture.name in IN_PARTS or default.report().classes, default.report()
         finally:
             default.close()
 
@@ -93,8 +97,12 @@ def test_gradients_equal_eager(architecture: Architecture) -> None:
     exact = _gradients(widened(module), {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()})
     original = _gradients(module, inputs)
     torch._dynamo.reset()
-    compiled = torch.compile(module, backend="hotfuse", options={"wait": True})
+    before = len(EVENTS)
+    compiled = torch.compile(module, backend="hotfuse", options={"wait": True, "strict": True})
     ours = _gradients(module, inputs, call=compiled)
+    happened = [(event.kind, event.subject) for event in list(EVENTS)[before:]]
+    assert {("backend.compiled", "forward"), ("backend.compiled", "backward")} <= set(happened)
+    assert "backend.failed" not in {kind for kind, _ in happened}
     assert ours.keys() >= original.keys()
     for name, gradient in ours.items():
         if name not in original:  # AOTAutograd writes zeros where eager leaves None
@@ -119,5 +127,7 @@ def test_generate_gives_eagers_tokens() -> None:
         fast = hotfuse.compile(module, wait=wait)
         try:
             assert torch.equal(fast.generate(prompt, max_new_tokens=12, do_sample=False), expected)
+            assert fast.settle(timeout_s=120)
+            assert (fast.report().answered > 0) == wait, fast.report()
         finally:
             fast.close()

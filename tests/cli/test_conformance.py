@@ -106,6 +106,15 @@ def test_the_command_counts_writes_and_judges(tmp_path: Path) -> None:
     assert "reference evaluator cannot be imported" in data["tests"][2]["reason"]
 
 
+@pytest.mark.parametrize(("status", "code"), [("wrong", 1), ("error", 0), ("right", 0)])
+def test_wrong_answers_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, status: str, code: int) -> None:
+    outcomes = [{"name": "a", "passed": status == "right", "status": status, "reason": ""}]
+    monkeypatch.setattr("hotfuse.cli.conformance._run", lambda *arguments: outcomes)
+    result = CliRunner().invoke(main, ["conformance", "opinfo", "--none-wrong"])
+    assert result.exit_code == code, result.output
+    assert ("1 tests got a wrong answer" in result.stderr) == (status == "wrong")
+
+
 def test_the_opinfo_suite_is_whole_and_runs() -> None:
     names = set()
 
@@ -115,12 +124,12 @@ def test_the_opinfo_suite_is_whole_and_runs() -> None:
 
     _, *outcomes = run_pool(Job("opinfo"), wanted)
     assert len(names) == 677
-    assert {o["name"]: (o["status"], o["reached"]) for o in outcomes} == {
-        "add": ("right", True),
-        "nn.functional.softmin": ("right", True),
+    assert {o["name"]: (o["status"], o["reached"], o["ran"]) for o in outcomes} == {
+        "add": ("right", True, True),
+        "nn.functional.softmin": ("right", True, True),
     }
     found = summarize(outcomes)
-    assert (found["right"], found["reached"], found["tests"]) == (2, 2, 2)
+    assert (found["right"], found["reached"], found["ran"], found["noted"], found["tests"]) == (2, 2, 2, 0, 2)
     assert found["operators"] >= 2
 
 

@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
-from hotfuse.cli.explain import layer_of
+from hotfuse.cli.explain import explanation, layer_of
 from hotfuse.cli.main import main
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.types import F32, tensor
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def explain(*arguments: str) -> dict:
 def test_operators_costs_and_layers(model: str) -> None:
     data = explain(model, "--dim", "batch=10")
     operators = {row["name"]: row for row in data["operators"]}
-    assert set(operators) == {"matmul", "relu", "Binarizer"}
+    assert {name: row["opaque"] for name, row in operators.items()} == {"matmul": False, "relu": False, "Binarizer": True}
     assert operators["matmul"]["flops"] == 2 * 10 * 8 * 4
     assert operators["matmul"]["bytes_moved"] == 4 * (10 * 8 + 8 * 4 + 10 * 4)
     assert data["constant_bytes"] == 8 * 4 * 4
@@ -85,3 +87,12 @@ def test_an_unknown_size_is_refused(model: str) -> None:
 )
 def test_layers_are_the_first_parts_of_a_name(name: str, layer: str) -> None:
     assert layer_of(name) == layer
+
+
+def test_an_opaque_operator_that_is_named_like_one_of_ours_is_told_apart() -> None:
+    builder = GraphBuilder()
+    x = builder.input("x", tensor(F32, 4))
+    attrs = {"op_type": "relu", "reason": "its domain is not ours"}
+    (y,) = builder.add_node("onnx_op", [x], attrs, outputs=1, types=[tensor(F32, 4)])
+    found = explanation(builder.build([builder.add("tanh", y)]), {})
+    assert {row["name"]: row["opaque"] for row in found["operators"]} == {"relu": True, "tanh": False}

@@ -16,7 +16,7 @@ import torch
 import hotfuse
 from hotfuse.config import Config
 from hotfuse.errors import InvalidModel, LimitExceeded, UnsafeModel
-from hotfuse.frontends.torch_archive import check_archive, is_size_expression, load_archive
+from hotfuse.frontends.torch_archive import check_archive, is_operator, is_size_expression, load_archive
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,32 @@ ATTACKS: dict[str, tuple[Any, dict[str, bytes], int, str]] = {
     "compiled code": (unchanged, {"data/aotinductor/model/x.so": b""}, 0, "compiled code"),
     "size expression": (edited("/models/", "Symbol('s77', positive=True, integer=True)", CALL), {}, 0, "plain arithmetic"),
     "operator": (edited("/models/", "torch.ops.aten.linear.default", "torch.hub.load"), {}, 0, "not a torch operator"),
+    "library": (
+        edited("/models/", "torch.ops.aten.linear.default", "torch.ops.load_library.__call__"),
+        {},
+        0,
+        "not a torch operator",
+    ),
+    "operator as an argument": (
+        edited("/models/", '"as_tensor":', '"as_operator": "torch.hub.load", "as_tensor":'),
+        {},
+        0,
+        "hub",
+    ),
+    "guard": (edited("/models/", '"guards_code": []', f'"guards_code": ["{CALL} == 1"]'), {}, 0, "not comparisons of sizes"),
+    "value name": (edited("/models/", '"name": "input"', f'"name": "{CALL}"'), {}, 0, "letters, digits and underscores"),
+    "argument name": (
+        edited("/models/", '"forward_arg_names": ["input"]', f'"forward_arg_names": ["x={CALL}"]'),
+        {},
+        0,
+        "letters, digits",
+    ),
+    "keyword": (
+        edited("/models/", '\\"context\\": \\"[]\\"', '\\"context\\": \\"[\\\\\\"a b\\\\\\"]\\"'),
+        {},
+        0,
+        "keyword argument",
+    ),
     "compression": (unchanged, {}, zipfile.ZIP_DEFLATED, "compressed"),
     "outside path": (unchanged, {"../../x": b""}, 0, "outside"),
 }
@@ -142,6 +168,57 @@ def test_large_files_are_refused(archive: bytes, tmp_path: Path) -> None:
     path.write_bytes(archive)
     with pytest.raises(LimitExceeded, match="max_model_bytes"):
         load_archive(path, Config(max_model_bytes=100))
+
+
+@pytest.mark.parametrize("name", ["layer.pt2", "folder.pt2", "nul\0.pt2"])
+def test_paths_that_are_no_file_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.pt2").mkdir()
+    with pytest.raises(InvalidModel, match=r"there is no file|not a regular file|cannot be opened"):
+        hotfuse.load(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.ops.aten.add.Tensor",
+        "torch.ops.aten.__and__.Tensor",
+        "torch.ops.aten.sym_size.int",
+        "torch.ops.prims.convert_element_type.default",
+        "torch.ops.higher_order.while_loop",
+        "torch.sym_max",
+        "_operator.getitem",
+        "_operator.floordiv",
+        "math.trunc",
+    ],
+)
+def test_operators_on_tensors_and_sizes_are_allowed(target: str) -> None:
+    assert is_operator(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.ops.load_library.__call__",
+        "torch.ops.import_module.__call__",
+        "torch.ops.loaded_libraries.add",
+        "torch.ops.aten.add.__call__",
+        "torch.ops.aten.__class__.mro",
+        "torch.ops.aten.no_such.default",
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten.save.default",
+        "torch.ops.debugprims.load_tensor.default",
+        "torch.ops.higher_order.inline_asm_elementwise",
+        "torch.ops.higher_order.call_torchbind",
+        "torch.ops.higher_order.__init__",
+        "_operator.call",
+        "_operator.methodcaller",
+        "_operator.setitem",
+        "math.factorial",
+        "torch.load",
+    ],
+)
+def test_other_targets_are_not(target: str) -> None:
+    assert not is_operator(target)
 
 
 @pytest.mark.parametrize("text", ["3", "s0 + 2*s1", "Max(1, FloorDiv(s0, 2))", "Symbol('u3', integer=True)", "-s0 >= 1"])

@@ -101,3 +101,27 @@ def test_query_heads_without_key_heads_are_refused() -> None:
     q, k = builder.input("q", tensor(F32, 2, 4, 3, 8)), builder.input("k", tensor(F32, 2, 0, 3, 8))
     with pytest.raises(InvalidModel, match="4 query heads cannot share 0 key heads"):
         builder.add("attention", q, k, k, causal=False)
+
+
+@pytest.mark.parametrize("kind", ["bool", "added"])
+def test_a_query_that_sees_nothing_may_be_nan(kind: str) -> None:
+    q, k, v = normal(1, 2, 3, 8), normal(1, 2, 4, 8), normal(1, 2, 4, 8)
+    seen = np.array([[True, False, True, True], [False] * 4, [True] * 4])
+    mask = seen if kind == "bool" else np.where(seen, 0, -np.inf).astype(np.float32)
+    reference = OPS["attention"].reference
+    assert reference is not None
+    with np.errstate(all="ignore"):
+        zero, nan = reference(q, k, v, mask), reference(q, k, v, mask, unseen="nan")
+    scores = torch.from_numpy(q * np.float32(8**-0.5)) @ torch.from_numpy(k).mT
+    theirs = torch.softmax(scores.masked_fill(torch.from_numpy(~seen), -torch.inf), -1) @ torch.from_numpy(v)
+    np.testing.assert_allclose(nan, theirs.numpy(), rtol=1e-5, atol=1e-6)
+    assert np.isnan(nan[:, :, 1]).all()
+    assert not zero[:, :, 1].any()
+    np.testing.assert_array_equal(np.delete(nan, 1, 2), np.delete(zero, 1, 2))
+
+
+def test_another_answer_for_a_query_that_sees_nothing_is_refused() -> None:
+    builder = GraphBuilder()
+    q = builder.input("q", tensor(F32, 1, 2, 3, 8))
+    with pytest.raises(InvalidModel, match="unseen"):
+        builder.add("attention", q, q, q, unseen="one")

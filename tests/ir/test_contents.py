@@ -97,8 +97,31 @@ def test_choice_needs_only_what_decides() -> None:
     assert tracked("where", (BOOL, [N]), (I64, [M]), (I64, [2])) is None
 
 
+@pytest.mark.parametrize("op", ["div", "floor_div", "mod", "fmod"])
+def test_a_divisor_that_may_be_zero_stays_open(op: str) -> None:
+    assert tracked(op, (I64, [N]), (I64, [N])) is None
+    assert tracked(op, (I64, [N]), (I64, [N - 3])) is None
+    assert tracked(op, (I64, [M * N]), (I64, [M])) == ((N,) if "div" in op else (0,))
+    assert tracked(op, (I64, [N + 1]), (I64, [N + 1])) == ((1,) if "div" in op else (0,))
+
+
+def test_products_that_could_pass_64_bits_stay_open() -> None:
+    assert tracked("mul", (I64, [N * N * N]), (I64, [M])) == (N * N * N * M,)
+    assert tracked("mul", (I64, [N * N * N * N]), (I64, [M])) is None
+    assert tracked("mul", (I8, [N]), (I8, [M])) is None
+
+
+def test_sizes_wrap_around_as_the_arithmetic_they_stand_for() -> None:
+    dims = OPS["dims"].reference
+    assert dims is not None
+    with np.errstate(all="ignore"):
+        assert dims(dims=(10**24, -(10**24), 5)).tolist() == [*(np.array([1, -1]) * np.int64(10**6) ** 4).tolist(), 5]
+
+
 def test_casts() -> None:
-    assert tracked("cast", (I64, [300, -1, N]), to=U8) == (44, 255, N)
+    assert tracked("cast", (I64, [300, -1]), to=U8) == (44, 255)
+    assert tracked("cast", (I64, [N]), to=U8) is None  # 300 would be 44
+    assert tracked("cast", (I64, [N]), to=I32) == (N,)
     assert tracked("cast", (I64, [300, 0]), to=BOOL) == (1, 0)
     assert tracked("cast", (I64, [M]), to=BOOL) == (1,)
     assert tracked("cast", (I64, [N]), to=BOOL) is None

@@ -8,11 +8,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotfuse.ir.builder import infer_node
+from hotfuse.config import Config
+from hotfuse.ir.builder import GraphBuilder, infer_node
 from hotfuse.ir.dim import Dim, evaluate, substitute, symbol, symbols_of
 from hotfuse.ir.graph import Value
 from hotfuse.ir.op import OPS, FreshSymbols
+from hotfuse.ir.plan import trivial_plan
 from hotfuse.ir.types import F32, I64, TensorType, tensor
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.numpy_engine import NUMPY
 
 N = symbol("n")
 PLACES = st.one_of(
@@ -72,3 +76,17 @@ def test_even_parts(parts: int) -> None:
 def test_pad_and_tile(before: int, after: int) -> None:
     assert check("pad", [(before, after + N)], {}) == 8
     assert check("tile", [(before + N,)], {}) == 8
+
+
+def test_a_split_into_one_part_is_that_part() -> None:
+    """Its reference returns a tuple all the same."""
+    table = np.arange(4).reshape(2, 2)
+    builder = GraphBuilder()
+    known = builder.add("split", builder.constant(table), axis=0, sizes=(2,))
+    x, sizes = builder.input("x", tensor(I64, 2, 2)), builder.input("sizes", tensor(I64, 1))
+    plain = builder.add("split", x, axis=0, sizes=(2,))
+    late = builder.add("late", x, sizes, of="split", names=("sizes",), axis=0, rank=2)
+    squeezed = builder.add("late", x, builder.input("axes", tensor(I64, 0)), of="squeeze", names=("axes",), rank=2)
+    executor = Executor(trivial_plan(builder.build([known, plain, late, squeezed])), NUMPY, Config())
+    for found in executor.run([table, np.array([2]), np.array([], np.int64)]):
+        np.testing.assert_array_equal(found, table)

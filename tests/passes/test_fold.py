@@ -84,6 +84,41 @@ def test_overflowing_size_arithmetic_stays_as_it_is() -> None:
         assert after == np.array([1 << 62]) * np.array([4])
 
 
+@pytest.mark.parametrize("power", [2, 4, 8])
+def test_sizes_whose_products_wrap_around_do_so_still(power: int) -> None:
+    def body(s: Spell, x: Value) -> Value:
+        size = s.shape_of(x)
+        product = size
+        for _ in range(power - 1):
+            product = s.mul(product, size)
+        return s.mul(product, s.ints(3))
+
+    graph = spell(body, ("n",))
+    for n in (0, 3, 1000, 100_000):
+        keeps_bits(graph, np.zeros(n, np.float32))
+
+
+def test_a_quotient_of_a_product_that_wraps_around_does_so_still() -> None:
+    def body(s: Spell, x: Value) -> Value:
+        square = s.mul(s.shape_of(x), s.shape_of(x))
+        return s.div(s.mul(s.mul(square, square), s.mul(square, square)), s.ints(7))
+
+    graph = spell(body, ("n",))
+    for n in (0, 3, 1000):
+        keeps_bits(graph, np.zeros(n, np.float32))
+
+
+def test_a_size_over_itself_is_not_one_for_an_empty_tensor() -> None:
+    graph = spell(lambda s, x: [s.div(s.shape_of(x), s.shape_of(x)), s.floor_div(s.shape_of(x), s.shape_of(x))], ("n",))
+    for n in (0, 5):
+        keeps_bits(graph, np.zeros(n, np.float32))
+
+
+def test_a_size_over_one_that_cannot_be_zero_folds() -> None:
+    graph = spell(lambda s, x: s.div(s.mul(s.shape_of(x), s.ints(6)), s.ints(3)), ("n",))
+    assert ops(keeps_bits(graph, np.zeros(5, np.float32))) == {"dims": 1}
+
+
 def test_nested_graphs_fold_with_their_own_inputs() -> None:
     branch = spell(heads, ("m", 8))
     s = Spell()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hotfuse.ir.graph import Value
-from hotfuse.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
+from hotfuse.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, STRING, U8, DType
 from hotfuse.passes import optimize
 from hotfuse.passes.simplify import simplify
 from tests.passes.graphs import Body, Spell, keeps_bits, ops, run, spell
@@ -118,6 +118,17 @@ def test_casts(source: DType, middle: DType, target: DType, casts: int) -> None:
     graph = s.builder.build([s.cast(s.cast(x, to=middle), to=target)])
     after = keeps_bits(graph, np.array([0, 1, -1, 100, -7, 127]).astype(source.numpy))
     assert ops(after)["cast"] == casts
+
+
+@pytest.mark.parametrize(("source", "middle"), [(F32, F64), (F16, F32), (BOOL, I64)])
+def test_text_shows_the_type_it_is_made_from(source: DType, middle: DType) -> None:
+    s = Spell()
+    x = s.input("x", (2,), source.name)
+    graph = s.builder.build([s.cast(s.cast(x, to=middle), to=STRING)])
+    data = np.array([0.1, 1]).astype(source.numpy)
+    (ours,), (original,) = run(optimize(graph), data), run(graph, data)
+    assert ours.tolist() == original.tolist()
+    assert original.tolist() != run(s.builder.build([s.cast(x, to=STRING)]), data)[0].tolist()
 
 
 def test_integers() -> None:

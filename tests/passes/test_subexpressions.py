@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotfuse.ir.graph import CPU, Value
+from hotfuse.ir.graph import CPU, Constant, Value
 from hotfuse.ir.types import F32, TensorType
 from hotfuse.passes.subexpressions import merge_subexpressions
 from tests.passes.graphs import Body, Spell, keeps_bits, ops, randoms, run, spell
@@ -65,6 +65,20 @@ def test_large_constants_are_compared_by_identity() -> None:
     graph = spell(body, (3, 1))
     after = merge_subexpressions(graph)
     assert ops(after)["add"] == 2
+
+
+def test_one_array_as_two_types_or_on_two_devices_stays_apart() -> None:
+    data = np.ones((3, 100), np.float32)
+    types = (TensorType(F32, (3, 100)), TensorType(F32, (100, 3)))
+
+    def body(s: Spell, x: Value) -> list[Value]:
+        constants = [s.builder.constant(Constant(data, t), f"c{i}") for i, t in enumerate(types)]
+        constants.append(s.builder.constant(data, "there", device="sim:0"))
+        return [s.builder.add("shape_of", c) for c in constants]
+
+    s = Spell()
+    graph = s.builder.build(body(s, s.input("x", (3, 1))))
+    assert ops(merge_subexpressions(graph))["shape_of"] == 3
 
 
 def test_arrays_in_attributes_are_not_compared() -> None:

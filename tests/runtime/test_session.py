@@ -120,6 +120,17 @@ def test_unknown_output() -> None:
         hotfuse.load(linear()).run(["y", "nope"], feeds())
 
 
+def test_one_output_twice_is_two_arrays() -> None:
+    first, second = hotfuse.load(linear()).run(["y", "y"], feeds())
+    np.testing.assert_array_equal(first, second)
+    assert not np.shares_memory(first, second)
+
+
+def test_a_string_is_not_a_list_of_names() -> None:
+    with pytest.raises(InputError, match=r"must be a list of names or None, not a string; write \['y'\]"):
+        hotfuse.load(linear()).run("y", feeds())
+
+
 def test_closed_sessions_refuse() -> None:
     with hotfuse.load(linear()) as session:
         session.run(None, feeds())
@@ -274,6 +285,52 @@ def test_zero_size_feeds() -> None:
     y, z = hotfuse.load(linear()).run(None, feeds(0))
     assert y.shape == (0, 4)
     assert z.shape == (0, 3)
+
+
+def looping() -> bytes:
+    """y = x after n times tanh(x @ w + x): the work, and so the scratch memory, is in a nested graph."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["h", "w"], ["a"]),
+            helper.make_node("Add", ["a", "h"], ["b"]),
+            helper.make_node("Tanh", ["b"], ["next"]),
+            helper.make_node("Identity", ["going"], ["still"]),
+        ],
+        "body",
+        [info("i", I64, []), info("going", TensorProto.BOOL, []), info("h", F32, ["batch", 4])],
+        [info("still", TensorProto.BOOL, []), info("next", F32, ["batch", 4])],
+    )
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    weight = np.eye(4, dtype=np.float32) / 2
+    return model([loop], [info("n", I64, []), info("x", F32, ["batch", 4])], [info("y", F32, ["batch", 4])], w=weight)
+
+
+def test_scratch_memory_of_nested_graphs_counts() -> None:
+    session = hotfuse.load(looping())
+    session.run(None, {"n": np.array(3), "x": np.ones((8, 4), np.float32)})
+    report = session.report()
+    assert report.arena_bytes >= 8 * 4 * 4
+    assert session._executor._pool.held_bytes == report.arena_bytes
+    bounded = hotfuse.load(looping(), max_arena_bytes=2 * report.arena_bytes)
+    for batch in (8, 9, 10, 11):
+        bounded.run(None, {"n": np.array(3), "x": np.ones((batch, 4), np.float32)})
+    assert 0 < bounded._executor._pool.held_bytes <= 2 * report.arena_bytes
+    bounded.close()
+    assert bounded._executor._pool.held_bytes == 0
+
+
+# the report
+
+
+def test_the_report_answers_why_it_is_not_faster_yet() -> None:
+    session = hotfuse.load(linear())
+    assert session.report().why == "it was not called yet"
+    session.run(None, feeds())
+    assert session.report().why == "no fused kernel exists for it yet: its operators run one by one"
+    session.close()
+    assert session.report().why == "it was closed"
+    original = hotfuse.load(linear(), tier=0)
+    assert original.report().why == "tier=0 allows nothing but the original operators"
 
 
 # threads

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
+import os
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.nn.utils import parametrize
@@ -17,13 +21,53 @@ import hotfuse
 from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.runtime.torch_class import ServedClass, serve
 from hotfuse.runtime.torch_guard import axis_order, read_call
+from tests.runtime import guard_settings
 
 FLAG = 1
 X = torch.randn(3, 4)
 
 
+class Settings:
+    """A global object, read through an attribute, a property and its class."""
+
+    base = 1.0
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    @property
+    def total(self) -> float:
+        return self.scale * self.base
+
+
+class Slotted:
+    __slots__ = ("lift",)
+
+    def __init__(self) -> None:
+        self.lift = 1.0
+
+
+SETTINGS = Settings()
+
+
 def helper(x: torch.Tensor) -> torch.Tensor:
-    return x * FLAG
+    return x * FLAG * SETTINGS.total
+
+
+def with_default(x: torch.Tensor, factor: list[float] = [1.0], *, more: float = 0.0) -> torch.Tensor:  # noqa: B006
+    return x * factor[0] + more
+
+
+def make_closure() -> Callable[[torch.Tensor], torch.Tensor]:
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x + late if FLAG > 100 else x
+
+    if FLAG > 100:
+        late = 1.0  # never: an empty cell
+    return add
+
+
+EMPTY_CELL = make_closure()
 
 
 class Part(torch.nn.Module):
@@ -34,6 +78,12 @@ class Part(torch.nn.Module):
 class Weathercock(torch.nn.Module):
     """Its answer depends on everything that a guard must watch."""
 
+    offset = 0.0
+    shared = Settings
+
+    def turn(self, y: torch.Tensor) -> torch.Tensor:
+        return y + self.offset
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
@@ -43,12 +93,20 @@ class Weathercock(torch.nn.Module):
         self.config = SimpleNamespace(flip=False, nested=SimpleNamespace(power=1))
         self.mask = torch.ones(4)
         self.kept = [torch.tensor([1.0, 2.0, 3.0, 4.0])]
+        self.array = numpy.array([1.0, 2.0])
+        self.slotted = Slotted()
+        self.queue = collections.deque([1.0])
+        self.flag = True
+        self.nothing = float("nan")
         self.register_buffer("bias", torch.zeros(4))
 
     def forward(self, x: torch.Tensor, other: Any = None, scale: Any = 1) -> Any:
         y = self.part(self.linear(x)) * self.gain + self.table["shift"] + sum(self.table["deep"])
         y = -y if self.config.flip else y
         y = y**self.config.nested.power * scale * self.mask + self.bias + self.kept[0]
+        y = self.turn(y) * float(self.array[0]) + self.slotted.lift + self.queue[0] + self.shared.base
+        y = EMPTY_CELL(with_default(y)) + (1 if self.flag is True else 2) + guard_settings.SCALE
+        y = y.masked_fill(y > 1e9, self.nothing)
         y = y + 7 if torch.is_grad_enabled() else y
         y = y + 11 if torch.is_inference_mode_enabled() else y
         y = y + torch.ones(()).element_size()
@@ -60,7 +118,7 @@ class Weathercock(torch.nn.Module):
 @functools.cache
 def capture() -> ServedClass:
     """One real capture; models of the same construction share its program."""
-    fast = hotfuse.compile(Weathercock().eval(), wait=True, capture="blocking")
+    fast = hotfuse.compile(Weathercock().eval(), wait=True)
     with torch.no_grad():
         fast(X)
     (served,) = fast._hotfuse.controller.classes
@@ -87,6 +145,19 @@ def check(model: Any, fast: Any, *args: Any, **kwargs: Any) -> None:
     torch.testing.assert_close(got["y"], want["y"])
     assert got["y"].requires_grad == want["y"].requires_grad
     assert got["same"] is args[0]
+
+
+PATCHED: list[tuple[Any, str, Any]] = []
+
+
+def patch(owner: Any, name: str, value: Any) -> None:
+    PATCHED.append((owner, name, vars(owner)[name] if isinstance(owner, type) else getattr(owner, name)))
+    setattr(owner, name, value)
+
+
+def equal_then_changed(model: Any) -> None:
+    model.table = {"shift": 1.0, "deep": [0, 0]}
+    model.table["deep"].append(5)
 
 
 def flip_global(model: Any) -> None:
@@ -122,9 +193,29 @@ FLIPS: dict[str, Callable[[Any], Any]] = {
     "parameter replaced": lambda m: setattr(m.linear, "weight", torch.nn.Parameter(torch.ones(4, 4))),
     "parameter of another shape": lambda m: setattr(m.linear, "bias", None),
     "requires_grad": lambda m: m.requires_grad_(False),
+    "class attribute": lambda m: patch(Weathercock, "offset", 3.0),
+    "class attribute of its own": lambda m: patch(Part, "forward", lambda self, x: x * 3),
+    "forward replaced": lambda m: patch(Weathercock, "forward", lambda self, x: {"y": x * 3, "same": x}),
+    "method replaced": lambda m: patch(Weathercock, "turn", lambda self, y: y * 3),
+    "attribute of a global object": lambda m: patch(SETTINGS, "scale", 3.0),
+    "class of a global object": lambda m: patch(Settings, "base", 3.0),
+    "property replaced": lambda m: patch(Settings, "total", property(lambda self: 5.0)),
+    "class as an attribute": lambda m: patch(Weathercock, "shared", type("Other", (), {"base": 9.0})),
+    "variable of a Python module": lambda m: patch(guard_settings, "SCALE", 3.0),
+    "numpy array": lambda m: m.array.__setitem__(0, 3.0),
+    "slot": lambda m: setattr(m.slotted, "lift", 3.0),
+    "deque": lambda m: m.queue.__setitem__(0, 3.0),
+    "True to 1": lambda m: setattr(m, "flag", 1),
+    "not a number": lambda m: setattr(m, "nothing", 0.0),
+    "default argument": lambda m: patch(with_default, "__defaults__", ([4.0],)),
+    "keyword default": lambda m: patch(with_default, "__kwdefaults__", {"more": 2.0}),
+    "equal list, then changed": equal_then_changed,
     "global number": flip_global,
     "global function": replace_helper,
 }
+
+
+LIVE = {"tensor attribute replaced", "tensor attribute in place", "buffer", "parameter replaced", "requires_grad"}  # read anew
 
 
 @pytest.mark.parametrize("flip", list(FLIPS))
@@ -135,8 +226,11 @@ def test_flipping_the_module_gives_eagers_answer(flip: str) -> None:
             FLIPS[flip](model)
             check(model, fast, x)
             check(model, fast, x)
+            assert flip in LIVE or fast._hotfuse.events.of("guard.miss")
     finally:
         globals()["FLAG"], globals()["helper"] = before
+        while PATCHED:
+            setattr(*PATCHED.pop())
 
 
 @contextlib.contextmanager
@@ -230,6 +324,42 @@ def test_other_arguments_give_eagers_answer(name: str) -> None:
     with captured() as (model, fast, _), torch.no_grad():
         check(model, fast, *args, **kwargs)
         check(model, fast, *args, **kwargs)
+
+
+class Environment(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * float(os.environ.get("HOTFUSE_TEST_SCALE", "2"))
+
+
+class Threads(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.get_num_threads()
+
+
+class Drawn(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = random.Random(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.random.random()
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * guard_settings.SCALE
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(Environment, "os.environ"), (Threads, "get_num_threads"), (Drawn, "random.Random"), (Scaled, "SCALE")]
+)
+def test_what_cannot_be_watched_is_not_captured(make: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_settings, "SCALE", 7.0)  # the capture process imports the file, where it is 1
+    monkeypatch.setenv("HOTFUSE_TEST_SCALE", "5")
+    fast = hotfuse.compile(make(), wait=True)
+    fast(X)
+    assert fast.report().answered == 0
+    assert why in str(fast._hotfuse.controller.failed)
 
 
 def test_a_changed_module_is_captured_again() -> None:

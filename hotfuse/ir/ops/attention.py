@@ -109,6 +109,7 @@ def _samples() -> list[Sample]:
         Sample(normal(*same), {"scale": 0.5, "causal": True}),
         Sample(normal((1, 4, 3, 8), (1, 2, 6, 8), (1, 2, 6, 4), (3, 6)), {"causal": False, "softcap": 2.0}),
         Sample((*normal((1, 4, 3, 8), (1, 2, 6, 8), (1, 2, 6, 4)), rng.random((1, 1, 3, 6)) > 0.5), {"causal": False}),
+        Sample((*normal(*same), np.arange(5).reshape(5, 1) > np.ones((5, 5))), {"causal": False, "unseen": "nan"}),
     ]
 
 
