@@ -1,10 +1,10 @@
 """hotfuse: an adaptive, fusing compiler and runtime for neural networks.
 
-    session = hotfuse.load("model.onnx")
-    outputs = session.run(None, {"input": array})
+session = hotfuse.load("model.onnx")
+outputs = session.run(None, {"input": array})
 
-    fast = hotfuse.compile(torch_model)
-    y = fast(x)
+fast = hotfuse.compile(torch_model)
+y = fast(x)
 """
 
 from __future__ import annotations

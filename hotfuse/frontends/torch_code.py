@@ -126,7 +126,7 @@ def code_key(code: types.CodeType) -> CodeKey:
 
 
 class CodeRecord:
-    """Notes, while it is entered, which Python code the thread runs. State: the set of it, and the profiler it stands in for."""
+    """Notes, while entered, which Python code the thread runs. State: the set of it, and the profiler it stands in for."""
 
     def __init__(self) -> None:
         self._codes: set[types.CodeType] = set()

@@ -48,8 +48,9 @@ _FIELD = type(collections.namedtuple("_FIELD", "x").x)  # type: ignore[attr-defi
 _FIXED = (
     *PLAIN, enum.Enum, range, slice, types.BuiltinFunctionType, types.EllipsisType, types.NotImplementedType, types.CodeType,
     types.GenericAlias, types.UnionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, re.Pattern, _FIELD, pathlib.PurePath,
-    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, re.Pattern, _FIELD,
+    pathlib.PurePath, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction,
+    uuid.UUID,
     inspect.Signature, inspect.Parameter, typing.TypeVar, numpy.dtype, numpy.ufunc, torch.dtype, torch.device, torch.layout,
     torch.memory_format, torch.finfo, torch.iinfo, torch._ops.OperatorBase, torch._ops.OpOverloadPacket,
     torch._ops._OpNamespace, torch._ops._Ops,

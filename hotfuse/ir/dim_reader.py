@@ -1,8 +1,8 @@
 """The text form of dims, read back: what `str` prints, `parse` reads.
 
-    sum     = product (("+" | "-") product)*
-    product = unary (("*" | "//" | "%") unary)*
-    unary   = "-" unary | number | symbol | "(" sum ")" | ("min" | "max") "(" sum "," sum ")"
+sum     = product (("+" | "-") product)*
+product = unary (("*" | "//" | "%") unary)*
+unary   = "-" unary | number | symbol | "(" sum ")" | ("min" | "max") "(" sum "," sum ")"
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """The text form of graphs and plans. `print_graph` and `parse_graph` round-trip, as do `print_plan` and `parse_plan`.
 
-    graph "main" {
-      where B >= 1                                       a symbol's least value, when it is not 0
-      fact S == 2*T                                      a known equality of sizes
-      input %x: f32[B, 4]
-      weight %fc.weight: f32[3, 4]
-      const %eps: f32[] = 1e-05                          small constants are written out
-      const %table: f32[30522, 768] = @                  large ones are taken from `constants` when read back
-      %y: f32[B, 3] @sim:0 = softmax(%x) {axis = -1} at "layer" "Softmax" "model.py:7"
-      %n: i64[2] <B, 4> = shape_of(%x)                   known contents
-      return %y, %n
-    }
+graph "main" {
+  where B >= 1                                       a symbol's least value, when it is not 0
+  fact S == 2*T                                      a known equality of sizes
+  input %x: f32[B, 4]
+  weight %fc.weight: f32[3, 4]
+  const %eps: f32[] = 1e-05                          small constants are written out
+  const %table: f32[30522, 768] = @                  large ones are taken from `constants` when read back
+  %y: f32[B, 3] @sim:0 = softmax(%x) {axis = -1} at "layer" "Softmax" "model.py:7"
+  %n: i64[2] <B, 4> = shape_of(%x)                   known contents
+  return %y, %n
+}
 
-    plan {
-      group "y" @cpu [%y, %z] from ["a", "b"]
-      edit fuse ["a", "b"] -> ["y"] "because"
-    }
+plan {
+  group "y" @cpu [%y, %z] from ["a", "b"]
+  edit fuse ["a", "b"] -> ["y"] "because"
+}
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The invariants of a graph. `verify` raises VerifyError at the first that does not hold.
 
-  names      every value is defined exactly once: input, weight, constant or output of a node; no others are in the table
-  order      a node reads only what is defined before it; the graph's outputs are defined
-  operators  every operator is in the table; every node has an output
-  types      what inference finds for a node fits the declared type; a constant has its value's type
-  contents   known contents have as many elements as the type says, and only integers and booleans have them
-  devices    a node reads values of its own device; only a transfer reads from another
-  nesting    nested graphs keep the same invariants and take and return what their operator passes and expects
+names      every value is defined exactly once: input, weight, constant or output of a node; no others are in the table
+order      a node reads only what is defined before it; the graph's outputs are defined
+operators  every operator is in the table; every node has an output
+types      what inference finds for a node fits the declared type; a constant has its value's type
+contents   known contents have as many elements as the type says, and only integers and booleans have them
+devices    a node reads values of its own device; only a transfer reads from another
+nesting    nested graphs keep the same invariants and take and return what their operator passes and expects
 """
 
 from __future__ import annotations

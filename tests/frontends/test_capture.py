@@ -17,11 +17,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import hotfuse
 from hotfuse.errors import CaptureError
-from hotfuse.runtime import torch_capture
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
 from hotfuse.frontends.torch_trace import Trace, trace
 from hotfuse.passes import optimize
+from hotfuse.runtime import torch_capture
 from hotfuse.runtime.torch_guard import call_structure, describe_leaves, read_call
 
 # skeletons
