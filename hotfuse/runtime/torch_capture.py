@@ -139,7 +139,7 @@ class CaptureProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is the parent's
+                process_group=0,  # Ctrl-C is the parent's. Not a session: autogroups give each an equal share, however nice
             )
         except OSError as error:
             raise CaptureError(f"no capture process can be started: {error}; use capture='blocking'") from error
