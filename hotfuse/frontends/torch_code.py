@@ -126,18 +126,22 @@ def code_key(code: types.CodeType) -> CodeKey:
 
 
 class CodeRecord:
-    """Notes, while entered, which Python code the thread runs. State: the set of it, and the profiler it stands in for."""
+    """Notes, while entered, which Python code the thread runs, and where the user's code reads the clock. State: the set of
+    it, `clock` ("" or the place), and the profiler it stands in for."""
 
     def __init__(self) -> None:
         self._codes: set[types.CodeType] = set()
+        self.clock = ""
 
     def __enter__(self) -> CodeRecord:
         self._before = sys.getprofile()
         add = self._codes.add
 
-        def note(frame: types.FrameType, event: str, _: Any) -> None:
+        def note(frame: types.FrameType, event: str, called: Any) -> None:
             if event == "call":
                 add(frame.f_code)
+            elif event == "c_call" and _reads_clock(called) and not is_library(frame.f_globals.get("__name__")):
+                self.clock = f"time.{called.__name__} in {frame.f_code.co_name}, line {frame.f_lineno}"
 
         sys.setprofile(note)
         return self
@@ -148,3 +152,7 @@ class CodeRecord:
     def keys(self) -> frozenset[CodeKey]:
         """The code that ran, torch's own left out."""
         return frozenset(code_key(c) for c in self._codes if not c.co_filename.startswith(_TORCH))
+
+
+def _reads_clock(called: Any) -> bool:
+    return getattr(called, "__module__", None) == "time" and called.__name__ != "sleep"

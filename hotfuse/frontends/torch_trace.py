@@ -59,7 +59,7 @@ def trace(request: TraceRequest, optimize: Callable[[Graph], Graph]) -> Trace:
 
 
 class _SideEffect(CaptureError):
-    """The forward pass changes the module's Python state, which a graph would not do again."""
+    """The forward pass does something beside computing that a graph would not do again."""
 
 
 def adopt_attributes(module: torch.nn.Module) -> None:
@@ -166,17 +166,20 @@ def _modes(request: TraceRequest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_side_effects(module: torch.nn.Module, record: CodeRecord) -> Iterator[None]:
-    """Refuse a forward pass that changes Python state of its module: running the graph would not change it again. The code
-    that it runs goes on record."""
+    """Refuse a forward pass that changes Python state of its module, or draws numbers or reads the clock outside of torch:
+    running the graph would not do so again. The code that it runs goes on record."""
     forward = module.forward
     changes: list[str] = []
 
     @functools.wraps(forward)
     def watched(*args: Any, **kwargs: Any) -> Any:
         watch = ModuleWatch(module)
+        drawn = _drawn_numbers()
         with record:
             result = forward(*args, **kwargs)
-        changes.append(watch.changed())
+        changes.append(watch.changed() and f"forward changes the module itself: {watch.changed()}")
+        changes.append("" if _drawn_numbers() == drawn else "forward draws random numbers outside of torch")
+        changes.append(record.clock and f"forward reads the clock: {record.clock}")
         return result
 
     overridden = "forward" in module.__dict__
@@ -189,7 +192,16 @@ def _no_side_effects(module: torch.nn.Module, record: CodeRecord) -> Iterator[No
             del module.__dict__["forward"]
     found = [c for c in changes if c]
     if found:
-        raise _SideEffect(f"forward changes the module itself: {found[0]}")
+        raise _SideEffect(found[0])
+
+
+def _drawn_numbers() -> tuple[Any, ...]:
+    """The states of Python's and numpy's own generators."""
+    import random
+
+    import numpy as np
+
+    return random.getstate(), *(part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state())
 
 
 def _first_lines(error: BaseException) -> str:

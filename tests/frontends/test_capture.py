@@ -326,3 +326,30 @@ def test_the_capture_process_runs_at_idle_priority_and_nobody_waits_for_it() -> 
     assert worker is not None
     assert psutil.Process(worker.pid).nice() == 19
     assert len(fast.report().classes) == 1
+
+
+class Drawing(torch.nn.Module):
+    """Adds a number that comes from outside of torch."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import random
+        import time
+
+        import numpy as np
+
+        return x + {"random": random.random, "numpy": lambda: float(np.random.rand()), "clock": time.time}[self.source]()
+
+
+@pytest.mark.parametrize(("source", "message"), [("random", "random numbers"), ("numpy", "random numbers"), ("clock", "clock")])
+def test_numbers_from_outside_of_torch_are_never_baked_in(source: str, message: str) -> None:
+    fast = hotfuse.compile(Drawing(source), wait=True, capture="blocking")
+    x = torch.zeros(2)
+    with torch.no_grad():
+        assert not torch.equal(fast(x), fast(x)) or source == "clock"
+    assert fast.report().answered == 0
+    assert any(message in event.reason for event in fast._hotfuse.events.of("capture.failed"))
+    fast.close()
