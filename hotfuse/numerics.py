@@ -50,8 +50,10 @@ def same_bits(ours: Array, original: Array) -> Verdict:
     shape = _same_form(ours, original)
     if not shape:
         return shape
-    if ours.dtype.kind in "fc" or ours.dtype.name in _TOLERANCE:
-        equal = (ours == original) & (np.signbit(_real(ours)) == np.signbit(_real(original)))
+    if ours.dtype.kind == "c":
+        return same_bits(_pairs(ours), _pairs(original))
+    if ours.dtype.name in _TOLERANCE:
+        equal = (ours == original) & (np.signbit(ours) == np.signbit(original))
         equal = equal | (np.isnan(_wide(ours)) & np.isnan(_wide(original)))
     else:
         equal = ours == original
@@ -130,13 +132,12 @@ def _same_form(ours: Array, original: Array) -> Verdict:
 
 
 def _wide(x: Array) -> Array:
-    if x.dtype.kind == "c":
-        return np.stack([x.real, x.imag], -1).astype(np.float64)
-    return x.astype(np.float64)
+    return (_pairs(x) if x.dtype.kind == "c" else x).astype(np.float64)
 
 
-def _real(x: Array) -> Array:
-    return x.real if x.dtype.kind == "c" else x
+def _pairs(x: Array) -> Array:
+    """Complex numbers as real and imaginary parts along a last axis."""
+    return np.stack([x.real, x.imag], -1)
 
 
 def _first(wrong: Array) -> tuple[int, ...]:

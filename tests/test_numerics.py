@@ -88,6 +88,13 @@ def test_integers_are_compared_exactly() -> None:
     assert not close_to_exact(x + 1, x, x.astype(np.float64))
 
 
+def test_complex_numbers_are_compared_in_both_parts() -> None:
+    x = np.array([1 + 2j, complex(np.nan, 0.0)], np.complex64)
+    assert same_bits(x, x.copy())
+    assert not same_bits(x, np.array([1 - 2j, complex(np.nan, 0.0)], np.complex64))
+    assert close_to_exact(x[:1], x[:1], x[:1].astype(np.complex128))
+
+
 def test_empty_results_are_equal() -> None:
     empty = np.zeros((0, 3), np.float32)
     assert close_to_exact(empty, empty, empty.astype(np.float64))
