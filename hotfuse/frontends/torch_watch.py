@@ -60,8 +60,6 @@ class ModuleWatch:
     """Watches one module tree from now on, with all that its code might read or, if it is known which code `ran`, what that
     might have read. CaptureError if there is something among this that cannot be watched."""
 
-    complete = True  # whether everything reachable is watched
-
     def __init__(self, module: torch.nn.Module, ran: frozenset[CodeKey] | None = None) -> None:
         self.module = module
         named = [(name or type(module).__name__, m) for name, m in module.named_modules(remove_duplicate=True)]

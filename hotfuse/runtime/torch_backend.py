@@ -9,7 +9,6 @@ State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, t
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -37,7 +36,7 @@ Compiled = Callable[..., Any]
 def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Compiled:
     """Dynamo's entry point: a function that answers as `gm` does."""
     config = Config.from_environment(**dict(options or {}))
-    if not config.wait or config.tier == 0 or os.environ.get("HOTFUSE_DISABLE") == "1":
+    if not config.wait or config.tier == 0:
         EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")
         return cast(Compiled, gm.forward)
     from torch._dynamo.backends.common import aot_autograd

@@ -6,7 +6,6 @@ where tier=0 allows nothing else, and after `close`, torch's own module of the p
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from hotfuse.frontends.torch_shapes import declared_ranges
 from hotfuse.frontends.torch_tensor import to_numpy, to_torch
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
+from hotfuse.locks import make_lock
 from hotfuse.passes import optimize
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.feeds import Signature, as_array, check_names, written
@@ -47,7 +47,7 @@ class ExportedModel:
         self._eager: Any = None
         self._calls = 0
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._weights = {name: _find_weight(exported, name) for name in program.graph.weights}
         self._input_tree = exported.call_spec.in_spec
         self._output_tree = pytree.treespec_loads(program.output_tree)

@@ -13,10 +13,8 @@ from __future__ import annotations
 import copy
 import copyreg
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -116,8 +114,6 @@ class _Compiled:
 def compile_model(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
     """A drop-in for a module, function or exported program."""
     chosen = resolve(config, options)
-    if os.environ.get("HOTFUSE_DISABLE") == "1":
-        chosen = replace(chosen, tier=0)
     if isinstance(model, torch.export.ExportedProgram):
         from hotfuse.runtime.torch_exported import compile_exported
 

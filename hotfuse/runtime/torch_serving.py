@@ -273,8 +273,6 @@ class Controller:
         request.watch = watch
         if watch.hooked():
             raise Postponed("a hook is registered")
-        if not watch.complete:
-            raise CaptureError("its attributes hold too many objects to watch")
         grad, _, default_dtype, *_ = request.frame[2]
         data, tensors = make_skeleton(TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype))
         _check_tensors(self.module, watch, tensors)
