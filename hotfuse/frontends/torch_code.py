@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import importlib.util
 import os
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -143,11 +145,26 @@ class CodeRecord:
             elif event == "c_call" and _reads_clock(called) and not is_library(frame.f_globals.get("__name__")):
                 self.clock = f"time.{called.__name__} in {frame.f_code.co_name}, line {frame.f_lineno}"
 
+        self._note = note
+        self._thread = threading.get_ident()
+        gc.callbacks.insert(0, self._collection_begins)
+        gc.callbacks.append(self._collection_ends)
         sys.setprofile(note)
         return self
 
     def __exit__(self, *_: Any) -> None:
         sys.setprofile(self._before)
+        gc.callbacks.remove(self._collection_begins)
+        gc.callbacks.remove(self._collection_ends)
+
+    # What others hook into the garbage collector (pytest plug-ins time it) is no part of the forward pass it interrupts.
+    def _collection_begins(self, phase: str, _: Any) -> None:
+        if phase == "start" and threading.get_ident() == self._thread:
+            sys.setprofile(None)
+
+    def _collection_ends(self, phase: str, _: Any) -> None:
+        if phase == "stop" and threading.get_ident() == self._thread:
+            sys.setprofile(self._note)
 
     def keys(self) -> frozenset[CodeKey]:
         """The code that ran, torch's own left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import hotfuse
 from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_code import CodeRecord
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
 from hotfuse.frontends.torch_trace import Trace, trace
@@ -353,3 +355,27 @@ def test_numbers_from_outside_of_torch_are_never_baked_in(source: str, message: 
     assert fast.report().answered == 0
     assert any(message in event.reason for event in fast._hotfuse.events.of("capture.failed"))
     fast.close()
+
+
+def test_hooks_of_the_garbage_collector_are_no_part_of_a_forward_pass() -> None:
+    seen = []
+
+    def times_collections(phase: str, _: object) -> None:
+        seen.append((phase, time.perf_counter()))
+
+    def forward() -> None:
+        gc.collect()
+        time.sleep(0)
+
+    gc.callbacks.append(times_collections)
+    try:
+        with CodeRecord() as record:
+            forward()
+    finally:
+        gc.callbacks.remove(times_collections)
+    assert len(seen) == 2
+    assert record.clock == ""
+    codes = record.keys()
+    names = {name.rpartition(".")[2] for _, name, _ in codes}
+    assert "forward" in names
+    assert "times_collections" not in names
