@@ -14,8 +14,8 @@ from pathlib import Path
 
 # Flags of /proc/cpuinfo that decide which code can run, in the order they are shown.
 INSTRUCTION_SETS = (
-    "sse4_2", "avx", "fma", "f16c", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
-    "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
+    "sse4_2", "avx", "fma", "f16c", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+    "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
 )  # fmt: skip
 
 
@@ -30,22 +30,27 @@ class Machine:
     caches: dict[str, int] = field(default_factory=dict)  # bytes by level, of the first core
     memory_bytes: int = 0
     memory_limit_bytes: int | None = None  # of the control group
+    affinity: tuple[int, ...] = ()  # the numbers of the usable cores
+    physical_cores: int | None = None  # among the usable ones; logical ones of one core count once
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
     """The machine as files under `root` describe it."""
     info = _read(root / "proc/cpuinfo")
     flags = set(_field(info, "flags").split())
+    affinity = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
     return Machine(
         f"{platform.system()} {platform.release()} {platform.machine()}",
         _field(info, "model name") or platform.processor(),
         os.cpu_count() or 1,
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        len(affinity) or os.cpu_count() or 1,
         _cpu_quota(root),
         tuple(name for name in INSTRUCTION_SETS if name in flags),
         _caches(root),
         _kib(_field(_read(root / "proc/meminfo"), "MemTotal")),
         _memory_limit(root),
+        affinity,
+        _physical_cores(root, affinity),
     )
 
 
@@ -85,6 +90,13 @@ def _caches(root: Path) -> dict[str, int]:
         if kind in ("Data", "Unified") and re.fullmatch(r"\d+K", size):
             found[f"L{level}"] = int(size[:-1]) * 1024
     return found
+
+
+def _physical_cores(root: Path, affinity: tuple[int, ...]) -> int | None:
+    """How many cores the logical ones in `affinity` belong to."""
+    folder = root / "sys/devices/system/cpu"
+    siblings = [_read(folder / f"cpu{number}/topology/thread_siblings_list").strip() for number in affinity]
+    return len(set(siblings)) if siblings and all(siblings) else None
 
 
 def _group_folders(root: Path, controller: str) -> list[Path]:

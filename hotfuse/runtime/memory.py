@@ -75,6 +75,13 @@ def _merged(free: list[tuple[int, int]], offset: int, size: int) -> list[tuple[i
     return joined
 
 
+def aligned_block(size: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """`size` bytes, undefined, that begin at a multiple of `alignment`."""
+    block = np.empty(size + alignment, dtype=np.uint8)
+    start = -block.ctypes.data % alignment
+    return block[start : start + size]
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where one value lies in the arena, and what it looks like there."""
@@ -90,11 +97,10 @@ class Arena:
     __slots__ = ("bytes", "views")
 
     def __init__(self, size: int, placements: Sequence[Placement]) -> None:
-        block = np.empty(size + ALIGNMENT, dtype=np.uint8)
-        start = -block.ctypes.data % ALIGNMENT
+        block = aligned_block(size)
         self.bytes = size
         self.views = [
-            np.ndarray(p.shape, p.dtype, buffer=block, offset=start + p.offset)  # type: ignore[call-overload]
+            np.ndarray(p.shape, p.dtype, buffer=block, offset=p.offset)  # type: ignore[call-overload]
             for p in placements
         ]
 

@@ -16,6 +16,7 @@ from hotfuse.ir.ops import (  # noqa: F401
     movement,
     normalization,
     padding,
+    panels,
     patches,
     pooling,
     recurrent,

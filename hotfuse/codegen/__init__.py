@@ -1,0 +1,1 @@
+"""Code generation: groups of a plan become tile programs, and those become native code."""

@@ -1,0 +1,127 @@
+"""Access maps as LLVM loads and stores: of one piece of a block, `width` elements of a row from a column on (0: one element).
+
+Neighbours in memory move as one vector, under a mask where bounds cut it; anything else element by element. What a bound
+forbids is never touched: its element is read from and written to a place of nobody's (`%nowhere`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hotfuse.codegen.llvm_text import I1, I64, PTR, LType, Operand, Writer, literal
+from hotfuse.codegen.tile import Access, Block, Bound, Buffer
+from hotfuse.ir.dim import Dim, lower_bound
+
+LINE = 64  # bytes of a cache line
+
+
+class Memory:
+    """Writes the memory instructions of one function. State: the writer, and the address of each buffer."""
+
+    def __init__(self, w: Writer, buffers: Mapping[str, Buffer], dim: Callable[[Dim], Operand]) -> None:
+        self.w = w
+        self.buffers = buffers
+        self.dim = dim
+        self.bases: dict[str, Operand] = {}
+
+    def address(self, at: Access, row: int, col: int) -> Operand:
+        element = self.buffers[at.buffer].dtype.name
+        first = self.w.address(self.bases[at.buffer], element, self.dim(at.offset))
+        step = self.dim(at.rows * row + at.cols * col)
+        return first if step.text == "0" else self.w.address(first, element, step)
+
+    def load(self, at: Access, fill: float, row: int, col: int, width: int) -> Operand:
+        dtype, bounds = self.buffers[at.buffer].dtype, _open(at)
+        type = LType(dtype.name, width)
+        if not width:
+            return self._load_one(type, self.address(at, row, col), self._mask(bounds, row, col, 0), fill)
+        if at.cols == 0 and not any(b.cols for b in bounds):
+            return self.w.splat(self.load(at, fill, row, col, 0), width)
+        if at.cols != 1:
+            found = Operand(type, "poison")
+            for i in range(width):
+                one = self.load(at, fill, row, col + i, 0)
+                found = self.w.make(type, f"insertelement {found}, {one}, i64 {i}")
+            return found
+        address, mask = self.address(at, row, col), self._mask(bounds, row, col, width)
+        if mask is None:
+            return self.w.load(type, address, dtype.bytes)
+        if type.element == "bool":
+            raw = self.w.masked_load(type.of("u8"), address, mask, self.w.const(type.of("u8"), bool(fill)), 1)
+            return self.w.compare("ne", raw, self.w.const(raw, 0))
+        return self.w.masked_load(type, address, mask, self.w.const(type, fill), dtype.bytes)
+
+    def _load_one(self, type: LType, address: Operand, inside: Operand | None, fill: float) -> Operand:
+        if inside is None:
+            return self.w.load(type, address, _bytes(type))
+        safe = self.w.make(PTR, f"select i1 {inside.text}, ptr {address.text}, ptr %nowhere")
+        return self.w.select(inside, self.w.load(type, safe, _bytes(type)), self.w.const(type, fill))
+
+    def store(self, value: Operand, at: Access, row: int, col: int, stream: bool) -> None:
+        w, width, bounds = self.w, value.type.lanes, _open(at)
+        if not width:
+            self._store_one(value, self.address(at, row, col), self._mask(bounds, row, col, 0))
+            return
+        if at.cols != 1:
+            for i in range(width):
+                self._store_one(w.lane(value, i), self.address(at, row, col + i), self._mask(bounds, row, col + i, 0))
+            return
+        mask, size = self._mask(bounds, row, col, width), _bytes(value.type)
+        if mask is not None:
+            raw = w.convert(value, "u8") if value.type.element == "bool" else value
+            w.masked_store(raw, self.address(at, row, col), mask, size)
+        else:
+            w.store(value, self.address(at, row, col), width * size if stream else size, stream)
+
+    def _store_one(self, value: Operand, address: Operand, inside: Operand | None) -> None:
+        if inside is not None:
+            address = self.w.make(PTR, f"select i1 {inside.text}, ptr {address.text}, ptr %nowhere")
+        self.w.store(value, address, _bytes(value.type))
+
+    def prefetch(self, at: Access, level: int) -> None:
+        per_line = max(1, LINE // self.buffers[at.buffer].dtype.bytes)
+        self.w.declared.setdefault("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for row in range(at.shape[0]):
+            for col in range(0, at.shape[1], per_line):
+                address = self.address(at, row, col)
+                self.w.line(f"call void @llvm.prefetch.p0(ptr {address.text}, i32 0, i32 {4 - level}, i32 1)")
+
+    def _mask(self, bounds: tuple[Bound, ...], row: int, col: int, width: int) -> Operand | None:
+        """Where all the bounds hold; None if there are none."""
+        found: Operand | None = None
+        for bound in bounds:
+            one = self._bound(bound, row, col, width)
+            found = one if found is None else self.w.and_(found, one)
+        return found
+
+    def _bound(self, bound: Bound, row: int, col: int, width: int) -> Operand:
+        start = bound.start + bound.rows * row + bound.cols * col
+        limit = self.dim(bound.limit)
+        if not width or not bound.cols:
+            return self.w.splat(self.w.make(I1, f"icmp ult {self.dim(start)}, {limit.text}"), width)
+        if bound.cols == 1 and _not_negative(start):  # the first so many lanes
+            left = self.w.binary("smax", self.w.sub(limit, self.dim(start)), literal(I64, 0))
+            left = self.w.binary("smin", left, literal(I64, width))
+            count = self.w.splat(self.w.make(LType("i32"), f"trunc {left} to i32"), width)
+            return self.w.make(LType("bool", width), f"icmp ult {self.w.numbers('i32', width)}, {count.text}")
+        place = self.w.add(self.w.splat(self.dim(start), width), self.w.numbers("i64", width, 0, bound.cols))
+        return self.w.make(LType("bool", width), f"icmp ult {place}, {self.w.splat(limit, width).text}")
+
+
+def _bytes(type: LType) -> int:
+    return max(1, type.bits // 8)
+
+
+def _not_negative(dim: Dim) -> bool:
+    least = lower_bound(dim)
+    return least is not None and least >= 0
+
+
+def _open(at: Access) -> tuple[Bound, ...]:
+    """The bounds that do not hold for every element of the block whatever the sizes are."""
+    return tuple(b for b in at.bounds if not _always(b, at.shape))
+
+
+def _always(bound: Bound, shape: Block) -> bool:
+    ends = [bound.start + bound.rows * r + bound.cols * c for r in (0, shape[0] - 1) for c in (0, shape[1] - 1)]
+    return all(_not_negative(end) and _not_negative(bound.limit - end - 1) for end in ends)

@@ -1,0 +1,195 @@
+"""A fused group becomes a tile program, written over names of its own.
+
+Values are a0, a1, ... and sizes n0, n1, ... in the order the group names them, so that equal layers of a model give equal
+programs, which are compiled once. The recipe says which of the graph's values and sizes they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hotfuse.codegen.body import BodyBuilder, make_body
+from hotfuse.codegen.lower_attention import Operands, lower_attention
+from hotfuse.codegen.lower_gemm import Packing, lower_gemm
+from hotfuse.codegen.lower_pack import lower_pack
+from hotfuse.codegen.lower_rows import lower_rows
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.errors import TileError
+from hotfuse.fusion.rules import Fused
+from hotfuse.hardware.spec import Spec
+from hotfuse.ir.dim import Dim, substitute, symbol, symbols_of
+from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.layout import Layout, plain, reshaped
+from hotfuse.ir.types import DType, TensorType, numel
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A program, and what it is applied to: the graph's values for its arguments and the graph's dims for its sizes."""
+
+    program: TileProgram
+    arguments: tuple[str, ...]
+    sizes: tuple[Dim, ...]
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        kinds = [b.kind for b in self.program.arguments]
+        return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "output")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        kinds = [b.kind for b in self.program.arguments]
+        return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "input")
+
+
+def lower(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], group: Fused, spec: Spec) -> Recipe:
+    """The recipe of a group, or TileError saying why it has none."""
+    inside = {name for node in group.nodes for name in node.outputs}
+    names = list(dict.fromkeys(n for node in group.nodes for n in (*node.uses, *node.outputs)))
+    outputs = [
+        n for node in group.nodes for n in node.outputs
+        if n in graph.outputs or any(reader.id not in inside for reader in graph.consumers.get(n, ()))
+    ]  # fmt: skip
+    renamed = _Renamed(values, layouts, names, outputs)
+    program = _PROGRAMS[group.kind](renamed, group, outputs, spec)
+    roots = {short: root for root, short in renamed.roots.items()}
+    sizes = {short: name for name, short in renamed.symbols.items()}
+    return Recipe(
+        program,
+        tuple(roots[b.name] for b in program.arguments),
+        tuple(symbol(sizes[s], renamed.minimum[s]) for s in program.sizes),
+    )
+
+
+class _Renamed:
+    """The values of a group under short names. State: the tables of names."""
+
+    def __init__(
+        self, values: Mapping[str, Value], layouts: Mapping[str, Layout], names: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        self.roots: dict[str, str] = {}
+        self.symbols: dict[str, str] = {}
+        self.minimum: dict[str, int] = {}
+        self._dims: dict[str, Dim] = {}
+        self._types: dict[str, TensorType] = {}
+        self.values: dict[str, Value] = {}
+        self.layouts: dict[str, Layout] = {}
+        for name in names:
+            type = values[name].type
+            if not isinstance(type, TensorType) or type.shape is None or name not in layouts:
+                raise TileError(f"{name} is no tensor of known rank")
+            self.values[name] = Value(name, TensorType(type.dtype, self._all(type.shape)))
+            layout = plain(name, type.shape) if name in outputs else layouts[name]
+            root = self.root(layout.root, values)
+            self.layouts[name] = Layout(root, self.dim(layout.offset), self._all(layout.shape), self._all(layout.strides))
+
+    def root(self, name: str, values: Mapping[str, Value]) -> str:
+        if name not in self.roots:
+            self.roots[name] = short = f"a{len(self.roots)}"
+            type = values[name].type
+            if not isinstance(type, TensorType) or type.shape is None:
+                raise TileError(f"{name} is no tensor of known rank")
+            self._types[short] = TensorType(type.dtype, self._all(type.shape))
+        return self.roots[name]
+
+    def dim(self, dim: Dim) -> Dim:
+        for found in symbols_of((dim,)):
+            if found.name not in self.symbols:
+                self.symbols[found.name] = f"n{len(self.symbols)}"
+                self.minimum[self.symbols[found.name]] = found.minimum
+                self._dims[found.name] = symbol(self.symbols[found.name])  # 0 or more: equal programs make no other promise
+        return substitute(dim, self._dims)
+
+    def _all(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        return tuple(self.dim(d) for d in dims)
+
+    def info(self, root: str) -> tuple[DType, Dim]:
+        type = self._types[root]
+        return type.dtype, numel(type.shape or ())
+
+    def layout(self, name: str | None) -> Layout:
+        if name is None:
+            raise TileError("an operand is missing")
+        return self.layouts[name]
+
+    def type(self, name: str) -> TensorType:
+        type = self.values[name].type
+        assert isinstance(type, TensorType)
+        return type
+
+
+def _rows(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+    domain = tuple(names.dim(d) for d in group.domain)
+    builder = _builder(names, domain, group.folded)
+    body = make_body(group.nodes, outputs, builder)
+    return lower_rows("rows", body, names.info, spec)
+
+
+def _builder(names: _Renamed, domain: tuple[Dim, ...], folded: int) -> BodyBuilder:
+    return BodyBuilder(names.values, names.layouts, domain, folded)
+
+
+def _product(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+    node = next(n for n in group.nodes if n.op == "panel_matmul")
+    domain = names.type(node.id).shape
+    assert domain is not None
+    builder = _builder(names, domain, 0)
+    builder.give(node.id)
+    body = make_body([n for n in group.nodes if n is not node], outputs, builder)
+    a = names.layout(node.inputs[0])
+    attrs = node.attrs
+    n = names.dim(attrs["columns"][0])
+    packing = Packing(names.layout(node.inputs[1]), a.shape[-1], n, attrs["panel"], attrs["last"])
+    return lower_gemm("product", a, packing, names.type(node.id).dtype, body, names.info, spec)
+
+
+def _attention(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+    (node, *rest) = group.nodes
+    q, k, v = (names.layout(node.inputs[i]) for i in range(3))
+    mask = names.layout(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    dtype = names.type(node.id).dtype
+    kind = names.type(node.inputs[3]).dtype if mask is not None and node.inputs[3] else dtype
+    out = _placed(names, group, outputs[0]) if rest else names.layout(node.id)
+    return lower_attention("attention", node, Operands(q, k, v, out, dtype, mask, kind), names.info, spec)
+
+
+def _placed(names: _Renamed, group: Fused, output: str) -> Layout:
+    """Where the elements of the first node's result lie in the group's result, behind views and a copy."""
+    layout = names.layout(output)
+    for node in reversed(group.nodes[1:]):
+        shape = names.type(node.inputs[0] or "").shape
+        assert shape is not None
+        if node.op == "transpose":
+            perm = node.attrs.get("perm") or tuple(reversed(range(len(shape))))
+            strides: list[Dim] = [0] * len(shape)
+            for place, axis in enumerate(perm):
+                strides[axis] = layout.strides[place]
+            layout = Layout(layout.root, layout.offset, shape, tuple(strides))
+        else:
+            found = reshaped(layout, shape)
+            if found is None:
+                raise TileError(f"{node.op} behind an attention cannot be written in place")
+            layout = Layout(layout.root, layout.offset, shape, found)
+    return layout
+
+
+def _copy(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+    """Elements in order: read through the source's layout, written one after the other."""
+    (node,) = group.nodes
+    source = names.layout(node.inputs[0])
+    builder = _builder(names, source.shape, 0)
+    step = builder.step(node.inputs[0] or "")
+    builder.held[node.id] = step
+    builder.values = {**builder.values, node.id: Value(node.id, TensorType(names.type(node.id).dtype, source.shape))}
+    body = make_body((), outputs, builder)
+    return lower_rows("copy", body, names.info, spec)
+
+
+def _pack(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+    (node,) = group.nodes
+    source, target = names.layout(node.inputs[0]), names.layout(node.id)
+    return lower_pack("pack", source, target, node.attrs["panel"], node.attrs["last"], names.info)
+
+
+_PROGRAMS = {"rows": _rows, "product": _product, "attention": _attention, "copy": _copy, "pack": _pack}

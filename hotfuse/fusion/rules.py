@@ -1,0 +1,161 @@
+"""Fusion by rules: chains that read each other's results alone become one group around an anchor.
+
+    product     panel_matmul, then elementwise nodes over its result
+    attention   attention, then a view and a copy that only put its heads side by side
+    rows        elementwise nodes, gathers, and norms or reductions over the last axes, all over one domain
+    copy        a reshape that no strides express
+    pack        the columns of a product's second operand, where they are no weights
+
+A node joins the group of a producer when it is the only reader of that result, so a group has one result and no cycle can
+arise. Views need no kernel: whoever reads them reads their root through a layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.layout import Layout
+from hotfuse.ir.op import OPS, Pattern
+from hotfuse.ir.types import DTYPES, DType, Shape, TensorType
+
+MEMORY_TYPES: frozenset[DType] = frozenset(
+    DTYPES[n] for n in ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool")
+)
+_NORMS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
+_REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
+_NOT_NATIVE = ("lgamma", "digamma")
+
+
+@dataclass
+class Cluster:
+    """A group while it grows."""
+
+    kind: str
+    nodes: list[Node]
+    domain: Shape
+    folded: int = 0
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Nodes that become one kernel: `kind` says which, `domain` the points it computes, `folded` the axes that it reduces."""
+
+    kind: str
+    nodes: tuple[Node, ...]
+    domain: Shape = field(default=())
+    folded: int = 0
+
+
+def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:
+    """Groups in an order in which they can run; nodes that are views or not for native code are in none."""
+    clusters: dict[str, Cluster] = {}  # by the id of the last node
+    ended: dict[str, Cluster] = {}
+    readers = {name: len(nodes) for name, nodes in graph.consumers.items()}
+    kept = set(graph.outputs)
+
+    def alone(name: str) -> bool:
+        return readers.get(name, 0) == 1 and name not in kept
+
+    for node in graph.nodes:
+        made = _cluster_of(node, values, layouts)
+        if made is None:
+            continue
+        for name in dict.fromkeys(node.uses):
+            cluster = clusters.get(name)
+            if cluster is None or not alone(name) or not _may_join(cluster, made, node, values):
+                continue
+            if made.kind in ("product", "attention"):  # anchors only begin groups
+                continue
+            if cluster.kind == "rows" or made.kind == "rows":
+                made = _joined(cluster, made)
+                del clusters[name]
+        clusters[node.id] = made
+        ended[node.id] = made
+    order = {node.id: place for place, node in enumerate(graph.nodes)}
+    return [
+        Fused(c.kind, tuple(sorted(c.nodes, key=lambda n: order[n.id])), c.domain, c.folded)
+        for id, c in sorted(clusters.items(), key=lambda item: order[item[0]])
+    ]
+
+
+def _joined(first: Cluster, second: Cluster) -> Cluster:
+    """Both in one; a product stays what it is."""
+    kind = "product" if "product" in (first.kind, second.kind) else "rows"
+    folded = max(first.folded, second.folded)
+    domain = first.domain if first.folded else second.domain
+    return Cluster(kind, [*first.nodes, *second.nodes], domain, folded)
+
+
+def _may_join(cluster: Cluster, made: Cluster, node: Node, values: Mapping[str, Value]) -> bool:
+    if cluster.domain != made.domain:
+        return False
+    if {cluster.kind, made.kind} == {"rows"}:
+        return not (cluster.folded and made.folded and cluster.folded != made.folded) and not _drops_axes(cluster, values)
+    if cluster.kind == "product" and made.kind == "rows":
+        return not made.folded and not any(n.op == "gather" for n in made.nodes)
+    if cluster.kind == "rows" and made.kind == "product":  # the product came first into what grows now
+        return not cluster.folded and not any(n.op == "gather" for n in cluster.nodes)
+    return False
+
+
+def _drops_axes(cluster: Cluster, values: Mapping[str, Value]) -> bool:
+    """Whether the cluster's last result is a row's value: what follows has another domain."""
+    last = cluster.nodes[-1]
+    return OPS[last.op].pattern is Pattern.REDUCTION and not last.attrs.get("keepdims", False)
+
+
+def _cluster_of(node: Node, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> Cluster | None:
+    """The group that a node begins; None if it is a view, or nothing for native code."""
+    shape = _shape(node.id, values)
+    if shape is None or not all(_fits(n, values) for n in (*node.uses, *node.outputs)):
+        return None
+    if values[node.id].contents is not None and all(isinstance(d, int) for d in values[node.id].contents or ()):
+        return None
+    pattern = OPS[node.op].pattern
+    if node.op == "panel_matmul":
+        return Cluster("product", [node], shape)
+    if node.op in ("attention", "pack"):
+        return Cluster(node.op, [node], shape)
+    if node.op == "reshape" and layouts[node.id].root == node.id:
+        return Cluster("copy", [node], shape)
+    if pattern is Pattern.ELEMENTWISE and OPS[node.op].scalar is not None and node.op not in _NOT_NATIVE:
+        return Cluster("rows", [node], shape)
+    if node.op == "gather":
+        return Cluster("rows", [node], shape)
+    if node.op in _NORMS:
+        return _norm(node, shape)
+    if node.op in _REDUCTIONS:
+        return _reduction(node, values)
+    return None
+
+
+def _norm(node: Node, shape: Shape) -> Cluster | None:
+    axis = node.attrs.get("axis", -1) % len(shape) if shape else 0
+    folded = len(shape) - axis
+    if not shape or (node.op in ("softmax", "log_softmax") and folded != 1):
+        return None
+    return Cluster("rows", [node], shape, folded)
+
+
+def _reduction(node: Node, values: Mapping[str, Value]) -> Cluster | None:
+    """Over the last axes alone."""
+    domain = _shape(node.inputs[0] or "", values)
+    if not domain:
+        return None
+    axes = node.attrs.get("axes")
+    found = sorted(a % len(domain) for a in (range(len(domain)) if axes is None else axes))
+    if not found or found != list(range(len(domain) - len(found), len(domain))):
+        return None
+    return Cluster("rows", [node], domain, len(found))
+
+
+def _shape(name: str, values: Mapping[str, Value]) -> Shape | None:
+    type = values[name].type if name in values else None
+    return type.shape if isinstance(type, TensorType) else None
+
+
+def _fits(name: str, values: Mapping[str, Value]) -> bool:
+    type = values[name].type
+    return isinstance(type, TensorType) and type.shape is not None and type.dtype in MEMORY_TYPES

@@ -1,0 +1,271 @@
+"""The native driver, as LLVM IR.
+
+    step = {function, table, tasks, chunk, barrier}                                    8-byte words
+    job  = {steps, count, scratch, stride, counters, modes}, {progress}, {left}        three cache lines
+    void run(ptr job, i64 threads)
+
+Every thread walks over all steps. In a step it takes `chunk` tasks at a time from the step's counter and calls
+
+    function(table, scratch + thread * stride, begin, end)
+
+until none are left; cores of a shared machine are never equally fast. A step of one chunk always runs on thread 0, so two of
+them in a row need no barrier between them. One thread alone runs each step as one call, in order.
+
+At a barrier threads do not meet: each waits until all tasks of the steps before it are done, whoever did them. A thread that
+has no core just then (the machine is shared, the pool was asleep) holds nobody up unless it is amid a task; when it comes it
+goes on where thread 0 is (`progress`). Who waits spins for a moment and then gives the core away. libgomp's own barrier, at the
+end, spins for milliseconds, maybe on the very core that the other thread needs: thread 0 enters it last (`left`).
+
+Counters are a cache line for each step: tasks taken, tasks done. They are 0 between runs: the caller's thread clears them when
+all others have left. Flags of floating point (flush to zero, rounding) are the caller's on every thread, or results would
+depend on who took which task.
+"""
+
+from __future__ import annotations
+
+import platform
+
+_IR = """
+%step = type { ptr, ptr, i64, i64, i64 }
+%job = type { ptr, i64, ptr, i64, ptr, i64, [2 x i64], i64, [7 x i64], i64 }
+
+; GOMP_parallel, omp_get_thread_num, omp_get_num_threads, sched_yield: written after linking
+@outside = global [4 x ptr] zeroinitializer
+
+define void @run(ptr %job, i64 %threads) nounwind {
+  %steps = load ptr, ptr %job
+  %count.at = getelementptr %job, ptr %job, i64 0, i32 1
+  %count = load i64, ptr %count.at
+  %scratch.at = getelementptr %job, ptr %job, i64 0, i32 2
+  %scratch = load ptr, ptr %scratch.at
+  %many = icmp sgt i64 %threads, 1
+  br i1 %many, label %together, label %alone
+
+together:
+  %modes = getelementptr %job, ptr %job, i64 0, i32 5
+  call void @save_modes(ptr %modes)
+  %parallel = load ptr, ptr @outside
+  %wanted = trunc i64 %threads to i32
+  call void %parallel(ptr @work, ptr %job, i32 %wanted, i32 0)
+  %progress = getelementptr %job, ptr %job, i64 0, i32 7
+  store i64 0, ptr %progress
+  %left = getelementptr %job, ptr %job, i64 0, i32 9
+  store i64 0, ptr %left
+  %counters.at = getelementptr %job, ptr %job, i64 0, i32 4
+  %counters = load ptr, ptr %counters.at
+  br label %clear
+clear:
+  %c = phi i64 [ 0, %together ], [ %c.next, %clear.one ]
+  %c.more = icmp slt i64 %c, %count
+  br i1 %c.more, label %clear.one, label %end
+clear.one:
+  %line = getelementptr [8 x i64], ptr %counters, i64 %c
+  store <2 x i64> zeroinitializer, ptr %line
+  %c.next = add i64 %c, 1
+  br label %clear
+
+alone:
+  %i = phi i64 [ 0, %0 ], [ %i.next, %called ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %begin.step, label %end
+begin.step:
+  %step = getelementptr %step, ptr %steps, i64 %i
+  %function = load ptr, ptr %step
+  %table.at = getelementptr %step, ptr %step, i64 0, i32 1
+  %table = load ptr, ptr %table.at
+  %tasks.at = getelementptr %step, ptr %step, i64 0, i32 2
+  %tasks = load i64, ptr %tasks.at
+  %some = icmp sgt i64 %tasks, 0
+  br i1 %some, label %call, label %called
+call:
+  call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
+  br label %called
+called:
+  %i.next = add i64 %i, 1
+  br label %alone
+end:
+  ret void
+}
+
+define internal void @work(ptr %job) nounwind {
+entry:
+  %own = alloca i32
+  call void @save_modes(ptr %own)
+  %modes = getelementptr %job, ptr %job, i64 0, i32 5
+  call void @load_modes(ptr %modes)
+  %steps = load ptr, ptr %job
+  %count.at = getelementptr %job, ptr %job, i64 0, i32 1
+  %count = load i64, ptr %count.at
+  %scratch.at = getelementptr %job, ptr %job, i64 0, i32 2
+  %all.scratch = load ptr, ptr %scratch.at
+  %stride.at = getelementptr %job, ptr %job, i64 0, i32 3
+  %stride = load i64, ptr %stride.at
+  %counters.at = getelementptr %job, ptr %job, i64 0, i32 4
+  %counters = load ptr, ptr %counters.at
+  %number.at = getelementptr ptr, ptr @outside, i64 1
+  %number = load ptr, ptr %number.at
+  %thread = call i32 %number()
+  %first = icmp eq i32 %thread, 0
+  %place = zext i32 %thread to i64
+  %offset = mul i64 %place, %stride
+  %scratch = getelementptr i8, ptr %all.scratch, i64 %offset
+  %progress = getelementptr %job, ptr %job, i64 0, i32 7
+  %start = load atomic i64, ptr %progress acquire, align 8
+  br label %steps.next
+
+steps.next:
+  %i = phi i64 [ %start, %entry ], [ %i.next, %behind ], [ %i.next, %passed ]
+  %open = phi i64 [ %start, %entry ], [ %open, %behind ], [ %i.next, %passed ] ; the first step since the last barrier
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %begin.step, label %end
+begin.step:
+  %i.next = add i64 %i, 1
+  %step = getelementptr %step, ptr %steps, i64 %i
+  %function = load ptr, ptr %step
+  %table.at = getelementptr %step, ptr %step, i64 0, i32 1
+  %table = load ptr, ptr %table.at
+  %tasks.at = getelementptr %step, ptr %step, i64 0, i32 2
+  %tasks = load i64, ptr %tasks.at
+  %chunk.at = getelementptr %step, ptr %step, i64 0, i32 3
+  %chunk = load i64, ptr %chunk.at
+  %taken = getelementptr [8 x i64], ptr %counters, i64 %i
+  %done = getelementptr i64, ptr %taken, i64 1
+  %one = icmp sle i64 %tasks, %chunk
+  br i1 %one, label %one.chunk, label %take
+
+one.chunk:
+  %any = icmp sgt i64 %tasks, 0
+  %ours = and i1 %first, %any
+  br i1 %ours, label %alone, label %behind.all
+alone:
+  call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
+  store atomic i64 %tasks, ptr %done release, align 8
+  br label %behind.all
+
+take:
+  %did = phi i64 [ 0, %begin.step ], [ %did.next, %taken.some ]
+  %begin = atomicrmw add ptr %taken, i64 %chunk monotonic
+  %some = icmp slt i64 %begin, %tasks
+  br i1 %some, label %taken.some, label %taken.none
+taken.some:
+  %full = add i64 %begin, %chunk
+  %over = icmp sgt i64 %full, %tasks
+  %stop = select i1 %over, i64 %tasks, i64 %full
+  call void %function(ptr %table, ptr %scratch, i64 %begin, i64 %stop)
+  %size = sub i64 %stop, %begin
+  %did.next = add i64 %did, %size
+  br label %take
+taken.none:
+  %did.some = icmp sgt i64 %did, 0
+  br i1 %did.some, label %report, label %behind.all
+report:
+  %before = atomicrmw add ptr %done, i64 %did release
+  br label %behind.all
+
+behind.all:
+  %barrier.at = getelementptr %step, ptr %step, i64 0, i32 4
+  %barrier = load i64, ptr %barrier.at
+  %wanted = icmp ne i64 %barrier, 0
+  %not.last = icmp slt i64 %i.next, %count
+  %wait = and i1 %wanted, %not.last
+  br i1 %wait, label %await, label %behind
+behind:
+  br label %steps.next
+
+await:
+  %w = phi i64 [ %open, %behind.all ], [ %w.next, %awaited ]
+  %w.step = getelementptr %step, ptr %steps, i64 %w
+  %w.tasks.at = getelementptr %step, ptr %w.step, i64 0, i32 2
+  %w.tasks = load i64, ptr %w.tasks.at
+  %w.line = getelementptr [8 x i64], ptr %counters, i64 %w
+  %w.done = getelementptr i64, ptr %w.line, i64 1
+  call void @wait_until(ptr %w.done, i64 %w.tasks)
+  br label %awaited
+awaited:
+  %w.next = add i64 %w, 1
+  %w.more = icmp slt i64 %w.next, %i.next
+  br i1 %w.more, label %await, label %all.done
+all.done:
+  br i1 %first, label %publish, label %passed
+publish:
+  store atomic i64 %i.next, ptr %progress release, align 8
+  br label %passed
+passed:
+  br label %steps.next
+
+end:
+  call void @load_modes(ptr %own)
+  %left = getelementptr %job, ptr %job, i64 0, i32 9
+  br i1 %first, label %await.others, label %leave
+await.others:
+  %team.at = getelementptr ptr, ptr @outside, i64 2
+  %team.f = load ptr, ptr %team.at
+  %team = call i32 %team.f()
+  %others = sub i32 %team, 1
+  %others.all = zext i32 %others to i64
+  call void @wait_until(ptr %left, i64 %others.all)
+  ret void
+leave:
+  %left.before = atomicrmw add ptr %left, i64 1 release
+  ret void
+}
+
+; Spins SPINS times, then lets others have the core now and then.
+define internal void @wait_until(ptr %done, i64 %tasks) nounwind {
+entry:
+  br label %look
+look:
+  %turn = phi i64 [ 0, %entry ], [ %turn.next, %spin ], [ AGAIN, %give ]
+  %now = load atomic i64, ptr %done acquire, align 8
+  %all = icmp eq i64 %now, %tasks
+  br i1 %all, label %end, label %wait
+wait:
+  %turn.next = add i64 %turn, 1
+  %long = icmp sgt i64 %turn.next, SPINS
+  br i1 %long, label %give, label %spin
+spin:
+  call void @relax()
+  br label %look
+give:
+  %yield.at = getelementptr ptr, ptr @outside, i64 3
+  %yield = load ptr, ptr %yield.at
+  %ignored = call i32 %yield()
+  br label %look
+end:
+  ret void
+}
+"""
+_X86 = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+declare void @llvm.x86.sse2.pause()
+define internal void @save_modes(ptr %to) nounwind {
+  call void @llvm.x86.sse.stmxcsr(ptr %to)
+  ret void
+}
+define internal void @load_modes(ptr %from) nounwind {
+  call void @llvm.x86.sse.ldmxcsr(ptr %from)
+  ret void
+}
+define internal void @relax() nounwind {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+"""
+_OTHERS = """
+define internal void @save_modes(ptr %to) nounwind {
+  ret void
+}
+define internal void @load_modes(ptr %from) nounwind {
+  ret void
+}
+define internal void @relax() nounwind {
+  ret void
+}
+"""
+_SPINS, _AGAIN = 500, 450  # about 10 us before a thread first gives its core away, then 1 us
+
+
+def driver_ir() -> str:
+    common = _IR.replace("SPINS", str(_SPINS)).replace("AGAIN", str(_AGAIN))
+    return common + (_X86 if platform.machine() in ("x86_64", "AMD64") else _OTHERS)

@@ -1,0 +1,159 @@
+"""Tier 1: a graph whose fused groups run as native code, bound to exact shapes.
+
+    graph --native form--> layouts --rules--> groups --lower--> recipes --compile--> kernels         once, for all shapes
+    shapes --> segments of kernels that follow each other, and tier 0's functions for what is left    for each shapes
+
+A group that cannot be lowered or compiled stays with tier 0, and the reason is kept. Nodes are put in an order with as few
+changes between the two as their data flow allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotfuse.codegen.lower import lower
+from hotfuse.config import Config
+from hotfuse.errors import CodegenError, DimError, TileError
+from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.hardware.spec import Spec, host_spec
+from hotfuse.ir.dim import substitute, symbols_of
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.layout import layouts
+from hotfuse.ir.plan import Plan
+from hotfuse.ir.types import TensorType, Type
+from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes
+from hotfuse.runtime.driver import get_driver
+from hotfuse.runtime.engine import Compute, Engine, RunGraph
+from hotfuse.runtime.kernels import kernel_of
+from hotfuse.runtime.segment import Arrays, Part, Segment
+from hotfuse.runtime.threads import team_size
+
+
+@dataclass(frozen=True)
+class Native:
+    """A group with its kernel."""
+
+    group: Fused
+    part: Part
+
+
+class NativeBinder:
+    """Binds one graph, again and again for other shapes. State: the kernels of its groups, and why others have none."""
+
+    def __init__(self, graph: Graph, arrays: Arrays, config: Config) -> None:
+        self.graph = graph
+        self.arrays = arrays
+        self.config = config
+        self.spec: Spec = host_spec(config.isa)
+        self.reasons: dict[str, str] = {}
+        known = {s.name for n in (*graph.inputs, *graph.weights) for s in _symbols(graph.values[n].type)}
+        places = layouts(graph, graph.values)
+        self.groups: list[Native] = []
+        for group in fuse(graph, graph.values, places):
+            try:
+                recipe = lower(graph, graph.values, places, group, self.spec)
+                strangers = {s.name for s in symbols_of(recipe.sizes)} - known
+                if strangers:
+                    raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
+                self.groups.append(Native(group, Part(recipe, kernel_of(recipe.program, self.spec))))
+            except (TileError, CodegenError) as error:
+                self.reasons |= {node.id: str(error) for node in group.nodes}
+        self.items = _ordered(graph, self.groups)
+
+    def __call__(self, plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGraph, limit: int) -> BoundPlan:
+        graph = plan.graph
+        values = concrete_values(graph, given, check_size(limit))
+        sizes = learned_sizes(graph, given)
+        for symbol in symbols_of(d for n in self.groups for d in n.part.recipe.sizes):
+            if sizes[symbol.name] < symbol.minimum:
+                raise DimError(f"{symbol.name} is {sizes[symbol.name]}; native code was made for {symbol.minimum} and more")
+        threads = team_size(self.spec, self.config.threads)
+
+        def segment(natives: Sequence[Native]) -> tuple[Node, Compute]:
+            parts = [n.part for n in natives]
+            inputs, outputs = _border(graph, self.items, natives)
+            types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
+            for name, type in types.items():
+                _same_sizes(name, graph.values[name].type, type, sizes)
+            made = Segment(parts, inputs, outputs, types, sizes, self.arrays, get_driver(), threads)
+            return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
+
+        return assemble(graph, values, sizes, engine, run_graph, self.items, segment)
+
+
+def _symbols(type: Type) -> list[Any]:
+    return list(symbols_of(type.shape or ())) if isinstance(type, TensorType) else []
+
+
+def _type(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def _same_sizes(name: str, declared: Type, actual: TensorType, sizes: Mapping[str, int]) -> None:
+    """What the kernels were made for is what the values are now."""
+    assert isinstance(declared, TensorType)
+    said = tuple(substitute(d, sizes) for d in declared.shape or ())
+    if said != actual.shape:
+        raise DimError(f"{name} is {actual}, and its kernels were made for {TensorType(declared.dtype, said)}")
+
+
+Item = Node | tuple[Native, ...]
+
+
+def _ordered(graph: Graph, groups: Sequence[Native]) -> tuple[Item, ...]:
+    """Nodes for tier 0 and runs of kernels, in turn: all nodes that can run, then all kernels that can, and so on."""
+    native = {node.id for n in groups for node in n.group.nodes}
+    needed = _needed(graph, groups, native)
+    waiting_nodes = [node for node in graph.nodes if node.id not in native and node.id in needed]
+    waiting_groups = list(groups)
+    done = {*graph.inputs, *graph.weights, *graph.constants}
+    items: list[Item] = []
+    while waiting_nodes or waiting_groups:
+        rest: list[Node] = []
+        for node in waiting_nodes:
+            if all(name in done for name in node.uses):
+                items.append(node)
+                done.update(node.outputs)
+            else:
+                rest.append(node)
+        run: list[Native] = []
+        left: list[Native] = []
+        for item in waiting_groups:
+            if all(name in done for name in item.part.recipe.reads):
+                run.append(item)
+                done.update(item.part.recipe.writes)
+            else:
+                left.append(item)
+        if run:
+            items.append(tuple(run))
+        assert len(rest) < len(waiting_nodes) or run, "the graph has a cycle"
+        waiting_nodes, waiting_groups = rest, left
+    return tuple(items)
+
+
+def _needed(graph: Graph, groups: Sequence[Native], native: set[str]) -> set[str]:
+    """Nodes that tier 0 has to run: for results, for kernels, for each other. Views that only kernels look through need not."""
+    wanted = {*graph.outputs, *(name for n in groups for name in n.part.recipe.reads)}
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.id not in native and any(name in wanted for name in node.outputs):
+            found.add(node.id)
+            wanted.update(node.uses)
+    return found
+
+
+def _border(graph: Graph, items: Sequence[Item], natives: Sequence[Native]) -> tuple[list[str], list[str]]:
+    """What a run of kernels takes in, and what of its results others read."""
+    written = {name for n in natives for name in n.part.recipe.writes}
+    inputs = dict.fromkeys(name for n in natives for name in n.part.recipe.reads if name not in written)
+    mine = {id(n) for n in natives}
+    read = set(graph.outputs)
+    for item in items:
+        if isinstance(item, Node):
+            read.update(item.uses)
+        elif not mine & {id(n) for n in item}:
+            read.update(name for n in item for name in n.part.recipe.reads)
+    return list(inputs), [name for n in natives for name in n.part.recipe.writes if name in read]

@@ -1,0 +1,106 @@
+"""The threads of generated code: those of the OpenMP library that is in the process anyway.
+
+Two pools that spin on the same cores slow each other down by 10 to 500 times, so we have none of our own. libgomp keeps a pool
+for every thread that leads a team. Therefore one team runs at a time (`TEAM`; whoever finds it taken works alone), and no more
+than `MAX_LEADERS` living threads ever led one.
+
+After a fork the pool's threads are gone and the library would wait for them for ever: a forked child never leads a team.
+
+State: the lock, a mark on each thread that leads, and whether this process is a forked child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hotfuse.hardware.spec import Spec
+from hotfuse.locks import make_lock
+
+TEAM = make_lock()
+MAX_LEADERS = 8  # a server's pool of workers; each leader keeps threads - 1 idle ones
+
+
+@dataclass(frozen=True)
+class Gomp:
+    """Addresses of the functions that the driver calls, and the library they were found through."""
+
+    library: str = field(compare=False)
+    parallel: int
+    thread_number: int
+    team_size: int
+    sched_yield: int
+
+
+def find_gomp() -> Gomp | None:
+    """The OpenMP library that torch uses, else one that is loaded, else the system's. None where there is none."""
+    for library in _libraries():
+        try:
+            found = ctypes.CDLL(library)
+            names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "sched_yield")
+            addresses = [ctypes.cast(getattr(found, name), ctypes.c_void_p).value or 0 for name in names]
+        except (OSError, AttributeError):
+            continue
+        return Gomp(library, *addresses)
+    return None
+
+
+def _libraries() -> Iterator[str]:
+    """What to look in, in order. Symbols are found through a library's dependencies too: libtorch_cpu leads to the one that
+    torch itself calls, whichever that is."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch:
+        yield from (str(path) for path in (Path(torch).parent / "lib").glob("libtorch_cpu.*"))
+    try:
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        mapped = []
+    paths = {line.split(maxsplit=5)[5] for line in mapped if "libgomp" in line}
+    yield from sorted(paths, key=lambda path: (not Path(path).name.startswith("libgomp.so"), path))
+    yield "libgomp.so.1"
+
+
+def team_size(spec: Spec, asked: int = 0, environment: Mapping[str, str] = os.environ) -> int:
+    """The threads of a team: what was asked for, or (0) the least of the machine's, OMP_NUM_THREADS and torch's."""
+    if asked:
+        return asked
+    first = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    limits = [spec.threads, int(first) if first.isdigit() else 0]
+    count = getattr(sys.modules.get("torch"), "get_num_threads", None)
+    limits.append(count() if count else 0)
+    return min(limit for limit in limits if limit)
+
+
+class _Mark:
+    """Lives as long as the thread that has it."""
+
+
+_LOCAL = threading.local()
+_LEADERS: weakref.WeakSet[_Mark] = weakref.WeakSet()
+_forked = False
+
+
+def may_lead() -> bool:
+    """Whether this thread may lead a team. The caller holds `TEAM`."""
+    if _forked:
+        return False
+    if not hasattr(_LOCAL, "mark"):
+        if len(_LEADERS) >= MAX_LEADERS:
+            return False
+        _LOCAL.mark = _Mark()
+        _LEADERS.add(_LOCAL.mark)
+    return True
+
+
+def _remember_fork() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_remember_fork)

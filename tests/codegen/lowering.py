@@ -1,0 +1,104 @@
+"""Runs a graph three ways: tier 0, its groups' programs by the interpreter, and those programs as native code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hotfuse.codegen import interpret
+from hotfuse.codegen.lower import Recipe, lower
+from hotfuse.codegen.pack_products import native_graph
+from hotfuse.codegen.tile_check import check
+from hotfuse.config import Config
+from hotfuse.fusion.rules import fuse
+from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import evaluate
+from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.layout import layouts
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.ir.types import TensorType, Type, numel
+from hotfuse.numerics import close_to_exact
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.native_binding import NativeBinder
+from hotfuse.runtime.numpy_engine import NUMPY
+
+Array = np.ndarray[Any, Any]
+Make = Callable[..., Value | list[Value]]
+
+
+def graph_of(make: Make, types: Mapping[str, Type]) -> Graph:
+    """The graph of a function of a builder and named inputs."""
+    builder = GraphBuilder()
+    results = make(builder, **{name: builder.input(name, type) for name, type in types.items()})
+    return builder.build(results if isinstance(results, list) else [results])
+
+
+def recipes(graph: Graph) -> list[Recipe]:
+    """The recipes of every group of a graph in native form."""
+    places = layouts(graph, graph.values)
+    return [lower(graph, graph.values, places, group, host_spec()) for group in fuse(graph, graph.values, places)]
+
+
+def run_tier_0(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
+    return Executor(trivial_plan(graph), NUMPY, Config()).run([feeds[n] for n in graph.inputs])
+
+
+def run_native(graph: Graph, feeds: Mapping[str, Array], isa: str = "native", threads: int = 2) -> list[Array]:
+    """All of it as native code: nothing but views may be left to tier 0."""
+    config = Config(isa=isa, threads=threads)
+    graph = native_graph(graph, host_spec(isa))
+    binder = NativeBinder(graph, NUMPY, config)
+    assert not binder.reasons, binder.reasons
+    executor = Executor(trivial_plan(graph), NUMPY, config, binder=binder)
+    return executor.run([feeds[n] for n in graph.inputs])
+
+
+def run_interpreted(graph: Graph, feeds: Mapping[str, Array], sizes: Mapping[str, int]) -> list[Array]:
+    """Every group's program by the interpreter; results are groups' results."""
+    graph = native_graph(graph, host_spec())
+    memory = {name: np.ascontiguousarray(array).reshape(-1) for name, array in feeds.items()}
+    memory |= {name: np.asarray(c.numpy()).reshape(-1) for name, c in graph.constants.items()}
+    for recipe in recipes(graph):
+        check(recipe.program)
+        for name in recipe.writes:
+            dtype, shape = form_of(graph, name)
+            memory[name] = np.zeros(int(evaluate(numel(shape), sizes)), dtype.numpy)
+        own = {s: int(evaluate(d, sizes)) for s, d in zip(recipe.program.sizes, recipe.sizes, strict=True)}
+        buffers = {b.name: memory[a] for b, a in zip(recipe.program.arguments, recipe.arguments, strict=True)}
+        assert interpret.run(recipe.program, buffers, own) == 0
+    return [memory[n].reshape([int(evaluate(d, sizes)) for d in form_of(graph, n)[1]]) for n in graph.outputs]
+
+
+def form_of(graph: Graph, name: str) -> tuple[Any, Any]:
+    type = graph.values[name].type
+    assert isinstance(type, TensorType)
+    return type.dtype, type.shape
+
+
+def check_all_ways(make: Make, types: Mapping[str, Type], feeds: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+    """Interpreter and native code against tier 0, judged by the same graph in float64."""
+    graph = graph_of(make, types)
+    wide = {n: TensorType(_wide(t.dtype), t.shape) for n, t in types.items() if isinstance(t, TensorType)}
+    exact = run_tier_0(graph_of(make, wide), {n: a.astype(wide[n].dtype.numpy) for n, a in feeds.items()})
+    original = run_tier_0(graph, feeds)
+    ways = {
+        "interpreted": run_interpreted(graph, feeds, sizes),
+        "native": run_native(graph, feeds),
+        "one thread, AVX2": run_native(graph, feeds, "avx2", 1),
+    }
+    for way, results in ways.items():
+        for got, want, truth in zip(results, original, exact, strict=True):
+            verdict = close_to_exact(got, want, truth)
+            assert verdict, f"{way}: {verdict.reason}"
+    again = run_native(graph, feeds)
+    for first, second in zip(ways["native"], again, strict=True):
+        assert first.tobytes() == second.tobytes()
+
+
+def _wide(dtype: Any) -> Any:
+    from hotfuse.ir.types import F64
+
+    return F64 if dtype.is_float else dtype

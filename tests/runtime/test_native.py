@@ -1,0 +1,192 @@
+"""Tier 1: native code behind sessions and modules: right for every shape, thread and weight, and tier 0 where it cannot be."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import psutil
+import pytest
+import torch
+
+import hotfuse
+from hotfuse.numerics import close_to_exact
+
+OPTIONS: dict[str, Any] = {"tier": 1, "wait": True, "capture": "blocking"}
+
+
+class Block(torch.nn.Module):
+    """A small transformer block with an embedding: all families of kernels."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(40, width)
+        self.heads = heads
+        self.qkv = torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+        self.first, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        b, s, w = x.shape
+        q, k, v = (t.view(b, s, self.heads, -1).transpose(1, 2) for t in self.qkv(self.first(x)).split(w, dim=2))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(b, s, w))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.second(x))))  # type: ignore[no-any-return]
+
+
+def right(model: torch.nn.Module, fast: Any, ids: torch.Tensor) -> None:
+    with torch.no_grad():
+        got, want = fast(ids), model(ids)
+        exact = _double(model)(ids)
+    verdict = close_to_exact(got.numpy(), want.numpy(), exact.numpy())
+    assert verdict, verdict.reason
+
+
+def _double(model: torch.nn.Module) -> torch.nn.Module:
+    import copy
+
+    return copy.deepcopy(model).double()
+
+
+def native_parts(fast: Any) -> list[Any]:
+    """The runs of kernels of every captured class."""
+    return [item for c in fast._hotfuse.served for item in c.executor._binder.items if isinstance(item, tuple)]
+
+
+@pytest.fixture(name="block")
+def _block() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+def test_one_build_serves_all_lengths(block: torch.nn.Module) -> None:
+    fast = hotfuse.compile(block, **OPTIONS)
+    for batch, length in ((1, 1), (1, 7), (3, 20), (1, 130), (2, 3)):
+        right(block, fast, torch.randint(0, 40, (batch, length)))
+    report = fast.report()
+    assert report.answered == 5
+    assert len(report.classes) == 1
+    assert report.classes[0].tier == 1
+
+
+def test_changed_weights_are_packed_again(block: torch.nn.Module) -> None:
+    fast = hotfuse.compile(block, **OPTIONS)
+    ids = torch.randint(0, 40, (2, 9))
+    right(block, fast, ids)
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
+    block(ids).square().mean().backward()
+    optimizer.step()
+    right(block, fast, ids)
+    with torch.no_grad():
+        block.up.weight.mul_(2)  # type: ignore[operator, union-attr]
+    right(block, fast, ids)
+    assert fast.report().answered == 3
+
+
+def test_an_index_out_of_range_is_eagers_error(block: torch.nn.Module) -> None:
+    fast = hotfuse.compile(block, **OPTIONS)
+    right(block, fast, torch.randint(0, 40, (2, 9)))
+    with torch.no_grad(), pytest.raises(IndexError):
+        fast(torch.tensor([[1, 40]]))
+    right(block, fast, torch.randint(0, 40, (2, 9)))
+
+
+def test_arguments_need_not_be_contiguous(block: torch.nn.Module) -> None:
+    fast = hotfuse.compile(block, **OPTIONS)
+    right(block, fast, torch.randint(0, 40, (9, 4)).t())
+    right(block, fast, torch.randint(0, 40, (4, 18))[:, ::2])
+
+
+def test_repeated_calls_have_the_same_bits_and_own_their_results(block: torch.nn.Module) -> None:
+    fast = hotfuse.compile(block, **OPTIONS)
+    ids = torch.randint(0, 40, (2, 50))
+    with torch.no_grad():
+        first = fast(ids)
+        kept = first.clone()
+        for _ in range(50):
+            assert torch.equal(fast(ids), kept)
+    assert torch.equal(first, kept)
+
+
+def test_many_threads_call_one_model(block: torch.nn.Module) -> None:
+    fast = hotfuse.compile(block, **OPTIONS, threads=2)
+    inputs = [torch.randint(0, 40, (1, length)) for length in (3, 17, 40, 64)]
+    with torch.no_grad():
+        wanted = [fast(ids) for ids in inputs]
+    wrong: list[str] = []
+    before = psutil.Process().num_threads()
+    most = 0
+
+    def work(number: int) -> None:
+        nonlocal most
+        with torch.no_grad():
+            for turn in range(40):
+                place = (number + turn) % len(inputs)
+                if not torch.equal(fast(inputs[place]), wanted[place]):
+                    wrong.append(f"thread {number}, turn {turn}")
+                most = max(most, psutil.Process().num_threads())
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert most <= before + 8 + 8 * 1  # the callers, and one helper for each that ever led a team of two
+
+
+def onnx_model(tmp_path: Path) -> Path:
+    """ids -> rows of a table, a product, and Unique, which has no native code, in between."""
+    table, weight = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((20, 8), (8, 6)))
+    nodes = [
+        oh.make_node("Gather", ["table", "ids"], ["rows"]),
+        oh.make_node("MatMul", ["rows", "weight"], ["product"]),
+        oh.make_node("Relu", ["product"], ["active"]),
+        oh.make_node("TopK", ["active", "k"], ["best", "places"], axis=-1),
+        oh.make_node("Exp", ["best"], ["out"]),
+    ]
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])],
+        [oh.make_tensor_value_info("out", onnx.TensorProto.FLOAT, ["n", 3])],
+        [
+            onnx.numpy_helper.from_array(table, "table"),
+            onnx.numpy_helper.from_array(weight, "weight"),
+            onnx.numpy_helper.from_array(np.array([3]), "k"),
+        ],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_sessions_mix_native_code_and_tier_0(tmp_path: Path) -> None:
+    path = onnx_model(tmp_path)
+    fast, slow = hotfuse.load(path, tier=1, wait=True, strict=True), hotfuse.load(path, tier=0)
+    for length in (1, 5, 300):
+        ids = np.random.default_rng(length).integers(-20, 20, length)
+        np.testing.assert_allclose(fast.run(None, {"ids": ids})[0], slow.run(None, {"ids": ids})[0], rtol=2e-6)
+    assert fast.report().events == {"native.made": 1}
+
+
+def test_a_sessions_index_out_of_range_is_tier_0s_error(tmp_path: Path) -> None:
+    path = onnx_model(tmp_path)
+    fast = hotfuse.load(path, tier=1, wait=True)
+    with pytest.raises(hotfuse.HotfuseError, match=r"Gather|gather"):
+        fast.run(None, {"ids": np.array([1, 20])})
+    assert fast.report().events["native.missed"] == 1
+    assert fast.run(None, {"ids": np.array([1, 19])})[0].shape == (2, 3)
+
+
+def test_a_closed_session_refuses(tmp_path: Path) -> None:
+    fast = hotfuse.load(onnx_model(tmp_path), tier=1, wait=True)
+    fast.close()
+    with pytest.raises(hotfuse.errors.InputError, match="closed"):
+        fast.run(None, {"ids": np.array([1])})
