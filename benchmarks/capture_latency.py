@@ -15,12 +15,13 @@ from pathlib import Path
 _CHILD = """
 import json, sys, time
 import torch
-from benchmarks.models import MODELS
-module, inputs = MODELS[sys.argv[2]]()
+from hotfuse.cli.bench.models import Case, make_torch
+made = make_torch(Case(sys.argv[2]))
+module = made.module
 captured = 0
 with torch.no_grad():
     for _ in range(3):
-        module(**inputs)
+        module(made.value)
     call = module
     if sys.argv[1] == "hotfuse":
         import hotfuse
@@ -29,7 +30,7 @@ with torch.no_grad():
     end = time.perf_counter() + float(sys.argv[3])
     while time.perf_counter() < end:
         started = time.perf_counter()
-        call(**inputs)
+        call(made.value)
         took = time.perf_counter() - started
         seconds.append(took)
         time.sleep(took)

@@ -16,14 +16,17 @@ from pathlib import Path
 _CHILD = """
 import sys, time
 import torch
-from benchmarks.models import MODELS
-module, inputs = MODELS[sys.argv[2]]()
+from hotfuse.cli.bench.models import Case, make_torch
+made = make_torch(Case(sys.argv[2]))
+module = made.module
+for name in [n for n in sys.modules if n.split(".")[0] == "hotfuse"]:
+    del sys.modules[name]  # the models come from there, but importing hotfuse is part of a user's first call
 with torch.no_grad():
     started = time.perf_counter()
     if sys.argv[1] == "hotfuse":
         import hotfuse
         module = hotfuse.compile(module)
-    module(**inputs)
+    module(made.value)
     print(time.perf_counter() - started)
 """
 

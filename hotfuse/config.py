@@ -54,6 +54,10 @@ class Config:
     # "background": in a child process; "blocking": in this one, on the first call
     capture: str = _option("HOTFUSE_CAPTURE", "background")
     capture_timeout_s: float = _option("HOTFUSE_CAPTURE_TIMEOUT_S", 300.0, least=0)
+    # threads that generated code uses; 0 is as many as there are cores, OMP_NUM_THREADS or torch allows, whichever is least
+    threads: int = _option("HOTFUSE_THREADS", 0, least=0)
+    # the instructions that generated code may use: "native" (all the machine has), "avx512", "avx2" or "sse"
+    isa: str = _option("HOTFUSE_ISA", "native")
     # classes of calls captured per model or submodule
     max_captures: int = _option("HOTFUSE_MAX_CAPTURES", 8, least=1)
     # physical memory of the capture process; 0 takes half of what this process may use
@@ -70,6 +74,8 @@ class Config:
     max_nesting: int = _option("HOTFUSE_MAX_NESTING", 32, least=1)
     # bytes of one value; 0 takes half of the memory that this process may use
     max_value_bytes: int = _option("HOTFUSE_MAX_VALUE_BYTES", 0, least=0)
+    # rounds of one ONNX loop, which may have no end by itself: minutes at tier 0
+    max_loop_rounds: int = _option("HOTFUSE_MAX_LOOP_ROUNDS", 10_000_000, least=1)
     # bytes of one model file
     max_model_bytes: int = _option("HOTFUSE_MAX_MODEL_BYTES", 64 * GIB, least=1)
     # events kept in the log
@@ -82,11 +88,18 @@ class Config:
             raise ConfigError(f"tier must be 'auto', 0, 1 or 2, not {self.tier!r}")
         if self.capture not in ("background", "blocking"):
             raise ConfigError(f"capture must be 'background' or 'blocking', not {self.capture!r}")
+        if self.isa not in ("native", "avx512", "avx2", "sse"):
+            raise ConfigError(f"isa must be 'native', 'avx512', 'avx2' or 'sse', not {self.isa!r}")
         if self.disable:
             object.__setattr__(self, "tier", 0)
         for name in ("max_value_bytes", "max_capture_bytes"):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, _usable_memory_bytes() // 2)
+
+    @property
+    def native(self) -> bool:
+        """Whether native code is made before the first answer. (In the background it is not made yet.)"""
+        return self.wait and self.tier in (1, 2)
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None, **given: Any) -> Config:

@@ -11,7 +11,9 @@
     ├── DimError              size arithmetic that has no answer, or two sizes that contradict each other
     ├── VerifyError           an invariant of the graph or plan does not hold
     ├── IllegalEdit           a plan edit that would change the result; nothing was changed
-    ├── ParseError            text that is not a graph or plan
+    ├── ParseError            text that is not a graph, plan or tile program
+    ├── TileError             a tile program that breaks a rule of its instruction set
+    ├── CodegenError          generated code that LLVM refuses, or an object that must not be loaded
     ├── CaptureError          a PyTorch model could not be captured (serving goes on eagerly unless strict)
     └── ExecutionError        an operator failed while running; says which, and where it is in the user's model
 
@@ -70,6 +72,14 @@ class IllegalEdit(HotfuseError):
 
 
 class ParseError(HotfuseError, ValueError):
+    pass
+
+
+class TileError(HotfuseError):
+    pass
+
+
+class CodegenError(HotfuseError):
     pass
 
 

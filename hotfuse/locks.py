@@ -2,7 +2,8 @@
 
 A lock held by another thread while this process forks would stay locked in the child for ever: that thread does not exist
 there. What our locks guard is replaced whole or may be made anew, so the child may take it as it is. A half-imported module it
-may not: what other threads import on demand they import under `IMPORTS`, and a fork waits for that.
+may not: what other threads import on demand they import under `IMPORTS`, and a fork waits for that, as it does for every lock
+of `make_awaited_lock`: a library that was forked amid its work would be broken in the child.
 
 State: weak references to every lock made here.
 """
@@ -13,7 +14,6 @@ import os
 import threading
 import weakref
 
-IMPORTS = threading.RLock()
 _LOCKS: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
 
 
@@ -29,4 +29,14 @@ def _free_all() -> None:
 
 
 os.register_at_fork(after_in_child=_free_all)
-os.register_at_fork(before=IMPORTS.acquire, after_in_parent=IMPORTS.release, after_in_child=IMPORTS.release)
+
+
+def make_awaited_lock() -> threading.RLock:
+    """A lock that a fork takes first, so that nobody holds it while the process is copied. A thread that holds two of them took
+    the one that was made later first, as a fork does."""
+    lock = threading.RLock()
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
+
+
+IMPORTS = make_awaited_lock()

@@ -30,7 +30,7 @@ RANKS = {
     "inspector": 7,
     "cli": 7,
 }
-SERVE_ALL = {"config", "errors", "events", "locks", "numerics"}
+SERVE_ALL = {"config", "errors", "events", "locks", "numerics", "pace"}
 # These put the layers together: `import hotfuse` leads here, so only `cli` (which stands on the public names) may import them.
 COMPOSITION = {"__init__", "entry"}
 # Defaults follow from what the machine offers, which `hardware/machine.py` reads without importing anything of ours.
@@ -180,7 +180,7 @@ def run_python(code: str) -> str:
 
 def test_importing_hotfuse_loads_no_heavy_library() -> None:
     heavy = run_python(
-        "import sys, hotfuse; print([m for m in ('torch', 'scipy', 'sklearn', 'onnx', 'rich') if m in sys.modules])"
+        "import sys, hotfuse; print([m for m in ('torch', 'scipy', 'sklearn', 'onnx', 'rich', 'llvmlite') if m in sys.modules])"
     )
     assert heavy == "[]"
 

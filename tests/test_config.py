@@ -19,9 +19,12 @@ def test_what_is_not_given_comes_from_the_environment(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOTFUSE_MAX_NODES", "7")
     monkeypatch.setenv("HOTFUSE_WAIT", "yes")
     monkeypatch.setenv("HOTFUSE_TIER", "1")
+    monkeypatch.setenv("HOTFUSE_THREADS", "3")
+    monkeypatch.setenv("HOTFUSE_ISA", "avx2")
     monkeypatch.setenv("HOTFUSE_CAPTURE_TIMEOUT_S", "2.5")
     for found in (Config(), Config.from_environment(), resolve(None, {}), resolve(Config(), {})):
         assert (found.max_nodes, found.wait, found.tier, found.capture_timeout_s) == (7, True, 1, 2.5)
+        assert (found.threads, found.isa) == (3, "avx2")
     for found in (Config(max_nodes=9), Config.from_environment(max_nodes=9), resolve(Config(), {"max_nodes": 9})):
         assert (found.max_nodes, found.wait) == (9, True)
     assert Config.from_environment({}).max_nodes == 500_000  # another environment is read instead of this one, not over it
@@ -56,6 +59,10 @@ def test_a_record_does_not_change_with_the_environment(monkeypatch: pytest.Monke
         ({"audit_every": 0}, "audit_every must be at least 1"),
         ({"max_value_bytes": -1}, "max_value_bytes must be at least 0"),
         ({"max_arena_bytes": -1}, "max_arena_bytes must be at least 0"),
+        ({"threads": -1}, "threads must be at least 0"),
+        ({"threads": "2"}, "threads must be a number of type int, not '2'"),
+        ({"isa": "avx9"}, "isa must be 'native', 'avx512', 'avx2' or 'sse', not 'avx9'"),
+        ({"isa": 2}, "isa must be"),
         ({"capture_timeout_s": -1}, "capture_timeout_s must be at least 0"),
         ({"capture_timeout_s": float("nan")}, "capture_timeout_s must be at least 0"),
         ({"capture_timeout_s": "1"}, "capture_timeout_s must be a number of type float"),

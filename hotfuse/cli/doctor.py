@@ -18,6 +18,7 @@ from hotfuse.cli.view import json_option, make_console, make_table, write_json
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError
 from hotfuse.hardware.machine import Machine, read_machine
+from hotfuse.hardware.spec import Spec, host_spec
 
 CORE = ("numpy", "onnx", "ml-dtypes", "llvmlite", "scikit-learn", "safetensors", "psutil", "platformdirs", "rich", "click")
 EXTRA = ("torch", "cloudpickle", "triton", "pillow", "onnxruntime", "openvino", "transformers")
@@ -44,7 +45,7 @@ Examples:
 def command(json_path: str | None) -> None:
     """Show what this machine offers, what is missing, and what to do. Exit code 1 if hotfuse cannot work."""
     console = make_console(json_path)
-    machine = read_machine()
+    machine, spec = read_machine(), _spec(os.environ)
     versions = {name: _version(name) for name in (*CORE, *EXTRA)}
     findings = [
         *check_versions(versions),
@@ -52,7 +53,7 @@ def command(json_path: str | None) -> None:
         *check_environment(os.environ),
         *check_cache(cache_folder()),
     ]
-    console.print(make_table("Machine", ("what", "found"), _machine_rows(machine)))
+    console.print(make_table("Machine", ("what", "found"), [*_machine_rows(machine), *_spec_rows(spec)]))
     console.print()
     rows = [("python", sys.version.split()[0]), ("hotfuse", hotfuse.__version__)]
     rows += [(name, version or "-") for name, version in versions.items()]
@@ -67,6 +68,7 @@ def command(json_path: str | None) -> None:
         json_path,
         {
             "machine": dataclasses.asdict(machine),
+            "spec": None if spec is None else {**dataclasses.asdict(spec), "threads": spec.threads, "key": spec.key},
             "python": sys.version.split()[0],
             "hotfuse": hotfuse.__version__,
             "versions": versions,
@@ -89,6 +91,25 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         ("caches", ", ".join(f"{level} {size // 1024:,} KiB" for level, size in machine.caches.items()) or "not known"),
         ("memory", f"{machine.memory_bytes / gib:.1f} GiB; limit: {limit}"),
         ("cache folder", str(cache_folder())),
+    ]
+
+
+def _spec(environment: Mapping[str, str]) -> Spec | None:
+    """What code is generated for; None where the findings say why there is none."""
+    try:
+        return host_spec(Config.from_environment(environment).isa)
+    except (ConfigError, ImportError):
+        return None
+
+
+def _spec_rows(spec: Spec | None) -> list[tuple[str, str]]:
+    if spec is None:
+        return [("code is generated for", "nothing: see the findings")]
+    vectors = f"{spec.vector_registers} vectors of {spec.vector_bytes} bytes"
+    cores = f"{spec.physical_cores} physical cores{', each shared by several logical ones' if spec.smt else ''}"
+    return [
+        ("code is generated for", f"{spec.isa} on {spec.cpu}: {vectors}{', AMX tiles' if spec.amx else ''}"),
+        ("threads of a kernel", f"{spec.threads} ({cores})"),
     ]
 
 
@@ -134,7 +155,9 @@ def check_machine(machine: Machine) -> list[Finding]:
 
 def check_environment(environment: Mapping[str, str]) -> list[Finding]:
     try:
-        Config.from_environment(environment)
+        host_spec(Config.from_environment(environment).isa)
+    except ImportError:  # llvmlite is missing, which the versions say
+        return []
     except ConfigError as error:
         return [Finding("error", str(error), "correct or unset the variable")]
     return []

@@ -12,8 +12,10 @@ from hotfuse.errors import HotfuseError
 
 COMMANDS = (
     ("run", "Run a model and time it."),
+    ("bench", "Time engines against each other on a model, with every answer checked."),
     ("explain", "Show what a model consists of, what it costs, and what is opaque."),
     ("conformance", "Count how many tests of a public suite pass."),
+    ("asm", "Look at, run and compare tile programs."),
     ("doctor", "Show what this machine offers, what is missing, and what to do."),
     ("demo", "Train, load and run a small real model, with a view of each step."),
 )

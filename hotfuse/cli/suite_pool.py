@@ -6,21 +6,17 @@ outcome. A child that dies or runs past the limit is replaced when there is more
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import queue
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
+from hotfuse.cli.child import Child, Died
 from hotfuse.errors import HotfuseError
 
 START_LIMIT_S = 300.0  # building a suite's cases takes seconds; minutes mean that something hangs
@@ -38,76 +34,9 @@ class Job:
     command: tuple[str, ...] = field(default=(sys.executable, "-m", "hotfuse.cli.suite_worker"))
 
 
-class Died(Exception):
-    """The child is gone, or was made to go; the message says how."""
-
-
-class Child:
-    """One worker process and the pipe its answers come through."""
-
-    def __init__(self, job: Job, home: str) -> None:
-        receiving, sending = os.pipe()
-        arguments = (job.suite, str(sending), "1" if job.without_reference else "0")
-        self.process = subprocess.Popen(
-            [*job.command, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(sending,),
-            env={**os.environ, "ONNX_HOME": home},
-            text=True,
-        )
-        os.close(sending)
-        self.answers: IO[bytes] = os.fdopen(receiving, "rb", buffering=0)
-        self._unread = b""
-        self._errors: list[str] = []
-        self._drainer = threading.Thread(target=self._drain, daemon=True)
-        self._drainer.start()
-
-    def _drain(self) -> None:
-        """Keep the last lines of the standard error: what a dead child said."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._errors = [*self._errors[-4:], line.strip()]
-
-    def ask(self, name: str, limit_s: float) -> Outcome:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(name + "\n")
-            self.process.stdin.flush()
-        except OSError as error:
-            raise Died(self._story()) from error
-        return self.answer(limit_s)
-
-    def answer(self, limit_s: float) -> Outcome:
-        deadline = time.monotonic() + limit_s
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([self.answers], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                self.close()
-                raise Died(f"took more than {limit_s:g} s and was stopped")
-            data = self.answers.read(1 << 16)
-            if not data:
-                raise Died(self._story())
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        found: Outcome = json.loads(line)
-        return found
-
-    def _story(self) -> str:
-        code = self.process.wait()
-        self._drainer.join(timeout=1.0)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"the process {how}: {' | '.join(self._errors)}"
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.answers.close()
-        for stream in (self.process.stdin, self.process.stderr):
-            with contextlib.suppress(OSError):  # a line for the dead child may still be in the buffer
-                if stream is not None:
-                    stream.close()
+def _child(job: Job, home: str) -> Child:
+    without = "1" if job.without_reference else "0"
+    return Child(lambda descriptor: [*job.command, job.suite, str(descriptor), without], {"ONNX_HOME": home})
 
 
 def run_pool(job: Job, wanted: Callable[[str, bool], bool]) -> Iterator[Outcome]:
@@ -117,7 +46,7 @@ def run_pool(job: Job, wanted: Callable[[str, bool], bool]) -> Iterator[Outcome]
     """
     with tempfile.TemporaryDirectory(prefix="hotfuse-suite-") as folder:
         homes = [os.path.join(folder, str(number)) for number in range(job.workers)]
-        children = [Child(job, home) for home in homes]
+        children = [_child(job, home) for home in homes]
         try:
             names = {name: core for name, core in _start(children[0]).items() if wanted(name, core)}
             yield {"tests": names}
@@ -165,7 +94,7 @@ def _work(
         begun = time.perf_counter()
         try:
             if not alive:
-                children[number] = Child(job, homes[number])
+                children[number] = _child(job, homes[number])
             if not ready:
                 _start(children[number])
             alive = ready = True

@@ -6,19 +6,22 @@ writes to buffers and inputs comes back as mutations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_decompositions import export_decompositions
-from hotfuse.frontends.torch_graph import TorchImport, declare_input, import_fx
+from hotfuse.frontends.torch_decompositions import decompose
+from hotfuse.frontends.torch_graph import TorchImport, declare_input, import_fx, view_root
 from hotfuse.frontends.torch_outputs import collect_outputs
+from hotfuse.frontends.torch_place import TracedCall, find_leaves, find_sizes, find_viewed, find_weights, is_strided, memory_of
 from hotfuse.frontends.torch_program import CapturedProgram, Mutation, OutputLeaf
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.ir.builder import GraphBuilder
@@ -26,13 +29,14 @@ from hotfuse.ir.graph import Constant
 from hotfuse.ir.types import Type, type_of
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+_RETURNED = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 
 
-def import_exported(exported: Any, config: Config | None = None) -> CapturedProgram:
-    """The program of an ExportedProgram, taken apart as far as the IR needs."""
+def import_exported(exported: Any, config: Config | None = None, call: TracedCall | None = None) -> CapturedProgram:
+    """The program of an ExportedProgram, taken apart as far as the IR needs. `call` is the call that was traced, if it is
+    known: then outputs are to their caller what its results were."""
     config = config or Config()
-    _refuse_unread_random(exported)
-    exported = exported.run_decompositions(export_decompositions())
+    exported = decompose(exported)
     signature = exported.graph_signature
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     users = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
@@ -45,13 +49,14 @@ def import_exported(exported: Any, config: Config | None = None) -> CapturedProg
     found = import_fx(exported.graph_module, context, declare)
     owned = {node: places[node.name] for node in found.env if node.op == "placeholder" and node.name in places}
     written = [i for i, spec in enumerate(signature.output_specs) if spec.kind in _MUTATIONS]
-    graph, leaves = collect_outputs(found, owned, written)
+    returns = [i for i, spec in enumerate(signature.output_specs) if spec.kind in _RETURNED]
+    known = {} if call is None else dict(zip(returns, find_leaves(call), strict=True))
+    graph, leaves = collect_outputs(found, owned, written, known)
     mutations = [_mutation(signature.output_specs[i], leaves[i], places) for i in written]
     returned = {found.result_nodes[i]: m.leaf for i, m in zip(written, mutations, strict=True) if not m.name}
     outputs = [
-        OutputLeaf("input", returned[node]) if isinstance(node, fx.Node) and node in returned else leaf
-        for spec, node, leaf in zip(signature.output_specs, found.result_nodes, leaves, strict=True)
-        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+        OutputLeaf("input", returned[node]) if call is None and isinstance(node, fx.Node) and node in returned else leaf
+        for node, leaf in ((found.result_nodes[i], leaves[i]) for i in returns)
     ]
     return CapturedProgram(
         graph,
@@ -61,16 +66,72 @@ def import_exported(exported: Any, config: Config | None = None) -> CapturedProg
         tuple(mutations),
         context.operators,
         tuple(context.opaque),
+        sizes=() if call is None else find_sizes(call, outputs),
+        returned_weights=() if call is None else find_weights(call, outputs),
+        viewed_inputs=() if call is None else find_viewed(call, outputs),
     )
 
 
-def _refuse_unread_random(exported: Any) -> None:
-    """torch drops random calls whose results nobody reads when it takes a program apart; eager's next random number would
-    differ."""
-    for node in exported.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if node.op == "call_function" and not node.users and torch.Tag.nondeterministic_seeded in tags:
-            raise CaptureError(f"{node.target} draws random numbers that nobody reads; remove the call to capture this model")
+def check_results(exported: Any, call: TracedCall) -> None:
+    """Refuse a program that returns something else than the traced call did, or a tensor that it took for a constant."""
+    nodes = _returned_nodes(exported)
+    if len(nodes) != len(call.results):
+        raise CaptureError(f"forward returns {len(call.results)} values, and what calls it makes {len(nodes)} of them")
+    constants = _constants(exported)
+    for place, (node, result) in enumerate(zip(nodes, call.results, strict=True)):
+        val = node.meta.get("val") if isinstance(node, fx.Node) else None
+        if not (is_strided(val) and is_strided(result)):
+            continue
+        if view_root(node).name in constants:
+            raise CaptureError(f"output {place} is a tensor held in a Python object, or a view of one; make it a buffer")
+        if memory_of(val) != memory_of(result):
+            raise CaptureError(f"output {place} is not what forward returns; the module's class has a `__call__` of its own")
+
+
+def call_again(exported: Any) -> TracedCall | None:
+    """A call of the program's graph on the fake tensors that it was traced with; None where its results tell nothing: where
+    mutations are outputs of the graph, or outputs are constants, or torch cannot run it so."""
+    nodes = _returned_nodes(exported)
+    constants = _constants(exported)
+    specs = exported.graph_signature.input_specs
+    vals = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
+    mode = next((val.fake_mode for val in vals if isinstance(val, FakeTensor)), None)
+    if mode is None or len(nodes) != len(exported.graph_signature.output_specs):
+        return None
+    if any(isinstance(node, fx.Node) and view_root(node).name in constants for node in nodes):
+        return None
+    try:
+        with torch.no_grad(), mode, _nothing_learned(mode.shape_env):
+            results = fx.Interpreter(exported.graph_module).run(*vals, enable_io_processing=False)
+    except Exception:  # the graph is imported all the same: only what its outputs share is unknown then
+        return None
+    given = list(zip(specs, vals, strict=True))
+    weights = {str(s.target): v for s, v in given if s.kind in (InputKind.PARAMETER, InputKind.BUFFER)}
+    return TracedCall([v for s, v in given if s.kind is InputKind.USER_INPUT], weights, results)
+
+
+@contextlib.contextmanager
+def _nothing_learned(env: Any) -> Iterator[None]:
+    """Within, a shape environment may be asked; guards and symbols that come of it are forgotten."""
+    if env is None:
+        yield
+        return
+    count = len(env.guards)
+    try:
+        with env.ignore_fresh_unbacked_symbols():
+            yield
+    finally:
+        del env.guards[count:]
+
+
+def _returned_nodes(exported: Any) -> list[Any]:
+    (returned,) = exported.graph.output_node().args
+    specs = exported.graph_signature.output_specs
+    return [node for node, spec in zip(returned, specs, strict=True) if spec.kind in _RETURNED]
+
+
+def _constants(exported: Any) -> set[str]:
+    return {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind is InputKind.CONSTANT_TENSOR}
 
 
 def _declare(node: fx.Node, builder: GraphBuilder, type: Type | None, spec: Any, constants: Mapping[str, Any]) -> Any:

@@ -13,14 +13,20 @@ from typing import Any
 
 from hotfuse.frontends.torch_code import code_key, is_library
 from hotfuse.frontends.torch_reach import PLAIN, Table
+from hotfuse.pace import Pace, hurry
 
 Facts = Mapping[str, Any]
 DEPTH = 4  # of containers and objects in each other
 
 
-def make_facts(tables: Iterable[Table]) -> dict[str, Any]:
+def make_facts(tables: Iterable[Table], pace: Pace = hurry) -> dict[str, Any]:
     """The facts of classes and modules, by name; dictionaries of nameless objects count where a name leads to them."""
-    return {f"{t.where}.{k}": _fact(t.mapping[k], DEPTH) for t in tables if t.named for k in t.keys}
+    facts: dict[str, Any] = {}
+    for table in tables:
+        if table.named:
+            pace()
+            facts |= {f"{table.where}.{key}": _fact(table.mapping[key], DEPTH) for key in table.keys}
+    return facts
 
 
 def conflict(ours: Facts, theirs: Facts) -> str:

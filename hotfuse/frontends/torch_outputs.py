@@ -8,6 +8,8 @@ here and restored when a call returns.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from torch import fx
@@ -22,15 +24,23 @@ from hotfuse.ir.graph import Graph, Value
 
 
 def collect_outputs(
-    found: FxGraph, inputs: Mapping[fx.Node, int], written: Collection[int] = ()
+    found: FxGraph,
+    inputs: Mapping[fx.Node, int],
+    written: Collection[int] = (),
+    known: Mapping[int, OutputLeaf | None] = MappingProxyType({}),
 ) -> tuple[Graph, tuple[OutputLeaf, ...]]:
     """The finished graph, and what each returned leaf is. `inputs` gives the place of each placeholder the caller owns; the
-    results
-    at the places `written` are written back somewhere, and always are graph outputs of their own."""
+    results at the places `written` are written back somewhere, and always are graph outputs of their own. `known` says what
+    results at other places are, where tracing found out."""
     outputs: list[Value] = []
     leaves = []
     for place, (node, result) in enumerate(zip(found.result_nodes, found.results, strict=True)):
-        leaves.append(_leaf(node, result, outputs, found, {} if place in written else inputs))
+        leaf = known.get(place)
+        if leaf is not None and leaf.kind != "value":
+            leaves.append(leaf)
+            continue
+        plain = _leaf(node, result, outputs, found, {} if place in written or leaf is not None else inputs)
+        leaves.append(plain if leaf is None else replace(leaf, kind=plain.kind, index=plain.index, constant=plain.constant))
     return found.builder.build(outputs), tuple(leaves)
 
 
@@ -45,7 +55,7 @@ def _leaf(node: Any, result: Any, outputs: list[Value], found: FxGraph, inputs: 
     if isinstance(result, Value):
         outputs.append(result)
         view = view_root(node) in inputs
-        return OutputLeaf("value", len(outputs) - 1, view=view, order=None if view else axis_order(node.meta.get("val")))
+        return OutputLeaf("value", len(outputs) - 1, order=None if view else axis_order(node.meta.get("val")), shared=view)
     if isinstance(result, tuple):
         raise UnsupportedModel(f"the graph returns a nested structure from {node}; flatten its outputs")
     return OutputLeaf("constant", constant=result)

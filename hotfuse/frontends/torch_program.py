@@ -7,10 +7,12 @@ The record travels over the pipe from the capture process; it holds no live tens
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -18,19 +20,60 @@ if TYPE_CHECKING:
     from hotfuse.frontends.torch_facts import Facts
 
 
+@dataclass(frozen=True, eq=False)  # compared by identity: calls look exact places up by it
+class Place:
+    """How a returned tensor lies in memory, in elements: `offset` after the start of what `owner` names. That is ("input", leaf
+    of the call), ("weight", name), ("output", another output) or ("block", number): `room` elements made for one answer, in
+    which all its outputs of that number lie."""
+
+    owner: tuple[str, int | str]
+    shape: tuple[Dim, ...]
+    stride: tuple[Dim, ...]
+    offset: Dim
+    room: Dim = 0
+
+
+class WeightForm(NamedTuple):
+    """What a weight was when the program was captured, as far as tensors that share its memory depend on it."""
+
+    name: str
+    stride: tuple[int, ...]
+    requires_grad: bool
+
+
+class SizeSource(NamedTuple):
+    """Where a call shows what a symbol stands for: an axis of leaf `place` of the call, or else of that graph output."""
+
+    symbol: str
+    of_call: bool
+    place: int
+    axis: int
+
+
 @dataclass(frozen=True)
 class OutputLeaf:
-    """One leaf of the model's output: `kind` is "value" (graph output `index`), "number" (the same, read as a Python number),
-    "input" (the call's own leaf `index`, unchanged) or "constant" (the Python value `constant`).
+    """One leaf of the model's output. `kind` says which:
 
-    `view` says that the original returns a view of an input here. `order` is the original's order of axes in memory, from the
-    slowest to the fastest, where it is dense."""
+    value     graph output `index`, laid out at `place` or else in the `order` of axes from the slowest to the fastest
+    number    graph output `index`, read as a Python number
+    input     the call's own leaf `index` itself
+    weight    weight `name` itself
+    output    the earlier output `index` itself
+    view      a view, at `place`, of what its owner is
+    constant  the Python value `constant`
+
+    `detached` says that a view is cut off from the gradient of its owner; `shared`, that a value may share memory with the
+    call's inputs; `alone`, that it fills memory of its own."""
 
     kind: str
     index: int = -1
+    name: str = ""
     constant: Any = None
-    view: bool = False
+    place: Place | None = None
     order: tuple[int, ...] | None = None
+    detached: bool = False
+    shared: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +96,9 @@ class CapturedProgram:
     opaque: tuple[tuple[str, str, str], ...] = ()  # (origin, operator, reason)
     ran: frozenset[CodeKey] | None = None  # the Python code that the trace went through
     facts: Facts = field(default_factory=dict)  # what that code found in classes and globals
+    sizes: tuple[SizeSource, ...] = ()  # for the symbols of the outputs' places
+    returned_weights: tuple[WeightForm, ...] = ()  # that outputs are, or are views of
+    viewed_inputs: tuple[Place, ...] = ()  # how leaves of the call lay in memory that outputs are views of
 
     @property
     def share(self) -> float:
@@ -62,7 +108,18 @@ class CapturedProgram:
     @cached_property
     def views(self) -> frozenset[int]:
         """The graph outputs that may share memory with the call's inputs, as the original's do."""
-        return frozenset(leaf.index for leaf in self.outputs if leaf.kind == "value" and leaf.view)
+        return frozenset(leaf.index for leaf in self.outputs if leaf.kind == "value" and leaf.shared)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every output is a value of its own, an input or a constant."""
+        return all(leaf.place is None and leaf.kind not in ("weight", "output", "view") for leaf in self.outputs)
+
+    @cached_property
+    def shared_blocks(self) -> frozenset[tuple[str, int | str]]:
+        """The blocks in which several outputs lie."""
+        count = Counter(leaf.place.owner for leaf in self.outputs if leaf.place is not None)
+        return frozenset(owner for owner, members in count.items() if members > 1)
 
     @cached_property
     def has_effects(self) -> bool:

@@ -37,6 +37,7 @@ import torch
 
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, code_key, imported_modules, is_implicit, is_library, names_in
+from hotfuse.pace import Pace, hurry
 
 _OURS = str(pathlib.Path(__file__).parents[1])
 LIMIT = 20_000  # objects followed from one module; more than that is data, not configuration
@@ -113,9 +114,10 @@ class Reach:
     _waiting: dict[str, list[tuple[str, Mapping[str, Any], str]]] = field(default_factory=dict)
     _refused: list[tuple[tuple[str, ...], str]] = field(default_factory=list)
 
-    def follow(self) -> None:
+    def follow(self, pace: Pace = hurry) -> None:
         """Look at everything pending, and at what that leads to."""
         while self._pending:
+            pace()
             self._look(self._pending.pop())
             if len(self._seen) > LIMIT:
                 raise CaptureError("its attributes hold too many objects to watch")
@@ -132,9 +134,10 @@ class Reach:
             self.tables.setdefault(id(mapping), Table(where, mapping, {}, not path)).keys[key] = None
         self._pending.append(_Item(f"{where}.{key}", mapping[key], path, names))
 
-    def modules(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
+    def modules(self, named: Iterable[tuple[str, torch.nn.Module]], pace: Pace = hurry) -> None:
         """The modules of the tree. Their own tensors do not count: these are read anew by each call."""
         for name, module in named:
+            pace()
             self._seen[id(module)] = module
             self._class(type(module))
             self.mention(k for k in module.__dict__ if k == "forward")
@@ -312,9 +315,11 @@ def _is_c_class(cls: type) -> bool:
     return cls in _HIDDEN or not cls.__flags__ & _HEAP or bool(cls.__flags__ & _IMMUTABLE)
 
 
-def reach_from(named: Iterable[tuple[str, torch.nn.Module]], ran: frozenset[CodeKey] | None = None) -> Reach:
+def reach_from(
+    named: Iterable[tuple[str, torch.nn.Module]], ran: frozenset[CodeKey] | None = None, pace: Pace = hurry
+) -> Reach:
     """All that the modules of a tree may depend on."""
     reach = Reach(ran)
-    reach.modules(named)
-    reach.follow()
+    reach.modules(named, pace)
+    reach.follow(pace)
     return reach

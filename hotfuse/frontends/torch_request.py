@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hotfuse.errors import CaptureError
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -36,6 +38,11 @@ class TraceRequest:
     structure: Any
     grad: bool
     default_dtype: torch.dtype
+
+
+class SelfChange(CaptureError):
+    """The forward pass changed its module while it was traced. Perhaps for the first and last time: the capture is worth
+    another try once the module itself has answered a call."""
 
 
 class FunctionModule(torch.nn.Module):  # type: ignore[misc]

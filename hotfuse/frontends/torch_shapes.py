@@ -164,7 +164,7 @@ def _steps(exported: Any, ones: frozenset[str]) -> list[Any]:
         if isinstance(item, torch.fx.Node):
             return ("value", numbers[item]) if item in numbers else plain(item.meta.get("val"))
         if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return str(_at_example(item.node, ones))
+            return str(at_example(item.node, ones))
         if isinstance(item, (list, tuple)):
             return tuple(plain(i) for i in item)
         if isinstance(item, dict):
@@ -189,7 +189,7 @@ def _steps(exported: Any, ones: frozenset[str]) -> list[Any]:
     return steps
 
 
-def _at_example(node: Any, ones: frozenset[str]) -> Any:
+def at_example(node: Any, ones: frozenset[str]) -> Any:
     import sympy  # type: ignore[import-untyped]
 
     hints = node.shape_env.backed_var_to_val

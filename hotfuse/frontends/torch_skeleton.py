@@ -18,8 +18,10 @@ from typing import Any
 import torch
 
 from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_reduction import reduce_module, untracked
 from hotfuse.frontends.torch_request import unsendable
 from hotfuse.locks import IMPORTS
+from hotfuse.pace import Pace, hurry
 
 SMALL_BYTES = 64 * 1024
 
@@ -46,10 +48,10 @@ class Skeleton:
     body: bytes
 
 
-def make_skeleton(content: Any) -> tuple[bytes, list[torch.Tensor]]:
+def make_skeleton(content: Any, pace: Pace = hurry) -> tuple[bytes, list[torch.Tensor]]:
     """`content` (a module, or a structure of modules and plain values) without its weights, and every tensor found in it."""
     file = io.BytesIO()
-    pickler = _pickler_class()(file)
+    pickler = _pickler_class()(file, pace)
     try:
         pickler.dump(content)
     except CaptureError:
@@ -64,9 +66,6 @@ def make_skeleton(content: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 def load_skeleton(data: bytes) -> Any:
     """The structure that `make_skeleton` was given, on memory of its own."""
-    # unpickling a graph that make_fx wrote traces it again, by code of torch that names this module without importing it
-    import torch._higher_order_ops.triton_kernel_wrap  # noqa: F401
-
     skeleton: Skeleton = pickle.loads(data)
     storages: dict[int, torch.UntypedStorage] = {}
     tensors = [_rebuild(record, storages) for record in skeleton.tensors]
@@ -88,14 +87,16 @@ def _pickler_class() -> Any:
         import cloudpickle
 
     class SkeletonPickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def __init__(self, file: io.BytesIO) -> None:
+        def __init__(self, file: io.BytesIO, pace: Pace) -> None:
             super().__init__(file, protocol=5)
+            self._pace = pace
             self.records: list[TensorRecord] = []
             self._places: dict[int, int] = {}
             self._storages: dict[int, int] = {}
             self.tensors: list[torch.Tensor] = []  # held: an id is only good while its object lives
 
-        def persistent_id(self, obj: Any) -> int | None:
+        def persistent_id(self, obj: Any) -> int | None:  # asked for every object
+            self._pace()
             if not isinstance(obj, torch.Tensor):
                 return None
             place = self._places.get(id(obj))
@@ -104,6 +105,12 @@ def _pickler_class() -> Any:
                 self.records.append(_record(obj, self._storages))
                 self.tensors.append(obj)
             return place
+
+        def reducer_override(self, obj: Any) -> Any:
+            found = reduce_module(obj)
+            if found is None:
+                found = super().reducer_override(obj)
+            return untracked(found) if isinstance(obj, type) and isinstance(found, tuple) else found
 
     return SkeletonPickler
 

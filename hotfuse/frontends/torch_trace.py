@@ -1,8 +1,8 @@
 """Tracing: a module and the shapes of one call become a captured program and the class of shapes it serves.
 
-This runs on a copy of the module, in the capture process (or, for `capture="blocking"`, in the caller's).
-
-    attempts: every size of 1 widened, leading sizes of 1 widened, all sizes dynamic, none dynamic -> the first that works
+This runs on copies of the module, in the capture process (or, for `capture="blocking"`, in the caller's): each attempt has one
+of its own, so that what the forward pass of a failed one did to it is gone. When the most general attempt fails the static one
+is next: what cannot be traced at fixed sizes is given up at once. Else the first of the others that works serves.
 
 `torch.export` finds out which sizes must be equal, fixed or bounded; its guards become the `ShapeClass`. It takes for granted
 that dynamic sizes are at least 2. Where a size was 1 and was widened, a second trace, at the original sizes, must be the same
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +21,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_code import CodeRecord
+from hotfuse.frontends.torch_attempt import Attempt, attempts, exact_shapes
+from hotfuse.frontends.torch_code import CodeRecord, IntricateSizes
 from hotfuse.frontends.torch_facts import make_facts
+from hotfuse.frontends.torch_place import PlainDropout, TracedCall, same_places
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_reach import reach_from
-from hotfuse.frontends.torch_request import TensorInput, TraceRequest
+from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
 from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class, widened_symbols
 from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.ir.graph import Graph
@@ -39,23 +41,32 @@ class Trace:
     note: str = ""  # attempts that failed before this one
 
 
-def trace(request: TraceRequest, optimize: Callable[[Graph], Graph]) -> Trace:
-    """The program of the first attempt that works, its graph optimized; CaptureError with every attempt's reason when none
-    does."""
-    module = request.module
-    adopt_attributes(module)
-    failures: list[str] = []
-    for name, widths in _attempts(request.leaves):
+def trace(load: Callable[[], TraceRequest], optimize: Callable[[Graph], Graph]) -> Trace:
+    """The program of the most general attempt that works, its graph optimized; CaptureError with each attempt's reason when
+    none does, SelfChange where that is the reason. `load` makes a copy of the request."""
+    first, *others = attempts(load().leaves)
+    failures: dict[str, None] = {}
+    fallback: Trace | None = None
+    intricate = False
+    for attempt in (first, *others[-1:], *others[:-1]):
+        if intricate and attempt.varies_within:
+            continue
         try:
-            with _modes(request):
-                program, shapes = _attempt(module, request, widths)
-            program = replace(program, graph=optimize(program.graph))
-            return Trace(program, shapes, "; ".join(failures))
-        except Exception as error:
-            failures.append(f"{name}: {type(error).__name__}: {_first_lines(error)}")
-            if isinstance(error, _SideEffect):
+            found = _trace_as(attempt, load(), optimize)
+        except (Exception, IntricateSizes) as error:
+            if isinstance(error, _SideEffect) or (attempt.is_static and isinstance(error, SelfChange)):
+                raise
+            failures[f"{attempt.name}: {type(error).__name__}: {_first_lines(error)}"] = None
+            intricate = intricate or isinstance(error, IntricateSizes)
+            if attempt.is_static:
                 break
-    raise CaptureError("torch.export could not trace it: " + "; ".join(dict.fromkeys(failures)))
+            continue
+        if not attempt.is_static:
+            return replace(found, note="; ".join(failures))
+        fallback = found
+    if fallback is None:
+        raise CaptureError("torch.export could not trace it: " + "; ".join(failures))
+    return replace(fallback, note="; ".join(failures))
 
 
 class _SideEffect(CaptureError):
@@ -71,34 +82,25 @@ def adopt_attributes(module: torch.nn.Module) -> None:
                 part.register_buffer(name, value, persistent=False)
 
 
-def _attempts(leaves: Sequence[Any]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...] | None]]:
-    """Names and example shapes of the attempts; None asks for a static trace."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, TensorInput)]
-    exact = tuple(t.shape for t in tensors)
-    if not any(t.order is None or 0 in t.shape for t in tensors):
-        taken = {size for shape in exact for size in shape}
-        fresh = (n for n in range(3, 1 << 20) if n not in taken)
-        rank = max((len(s) for s in exact), default=0)
-        widths = [next(fresh) for _ in range(rank)]  # one per axis: sizes of 1 at the same axis most likely belong together
-        everywhere = tuple(tuple(widths[i] if size == 1 else size for i, size in enumerate(s)) for s in exact)
-        leading = tuple(tuple(widths[0] if size == 1 and i == 0 else size for i, size in enumerate(s)) for s in exact)
-        attempts = {everywhere: "widened", leading: "batch widened", exact: "dynamic"}
-        yield from ((name, shapes) for shapes, name in attempts.items())
-    yield "static", None
+def _trace_as(attempt: Attempt, request: TraceRequest, optimize: Callable[[Graph], Graph]) -> Trace:
+    adopt_attributes(request.module)
+    with _modes(request):
+        program, shapes = _attempt(attempt, request)
+    return Trace(replace(program, graph=optimize(program.graph)), shapes)
 
 
-def _attempt(
-    module: torch.nn.Module, request: TraceRequest, widths: tuple[tuple[int, ...], ...] | None
-) -> tuple[CapturedProgram, ShapeClass]:
-    from hotfuse.frontends.torch_export import import_exported
+def _attempt(attempt: Attempt, request: TraceRequest) -> tuple[CapturedProgram, ShapeClass]:
+    from hotfuse.frontends.torch_export import check_results, import_exported
 
-    exact = tuple(leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput))
+    module = request.module
+    exact = exact_shapes(request.leaves)
     record = CodeRecord()
-    exported = export(module, request, widths or exact, widths is not None, record)
-    shapes = exact_class(exact) if widths is None else shape_class(exported)
-    if widths is not None and widths != exact:
+    exported, call = export(request, attempt, record)
+    shapes = exact_class(exact) if attempt.is_static else shape_class(exported)
+    if attempt.shapes != exact:
         ones = widened_symbols(shapes, exact)
-        if not same_program(exported, export(module, request, exact, True, record), ones):
+        other, other_call = export(request, replace(attempt, shapes=exact), record)
+        if not (same_program(exported, other, ones) and same_places(call, other_call, ones)):
             raise CaptureError("the model does something else where a size is 1")
         shapes = replace(shapes, ranges=tuple(replace(r, least=1) if r.symbol in ones else r for r in shapes.ranges))
         admit_one(exported, ones)
@@ -106,9 +108,10 @@ def _attempt(
     if reason:
         raise CaptureError(f"the trace excludes its own example: {reason}")
     _check_constants(module, exported)
+    check_results(exported, call)
     ran = record.keys()
     facts = make_facts(reach_from(module.named_modules(), ran).tables.values())
-    return replace(import_exported(exported), ran=ran, facts=facts), shapes
+    return replace(import_exported(exported, call=call), ran=ran, facts=facts), shapes
 
 
 def _check_constants(module: torch.nn.Module, exported: Any) -> None:
@@ -120,26 +123,28 @@ def _check_constants(module: torch.nn.Module, exported: Any) -> None:
             raise CaptureError(f"a weight is reached around its module and became the constant {name}")
 
 
-def export(
-    module: torch.nn.Module, request: TraceRequest, shapes: Sequence[tuple[int, ...]], dynamic: bool, record: CodeRecord
-) -> Any:
-    """`torch.export` of the module for example tensors of the given shapes, over memory nobody touches."""
+def export(request: TraceRequest, attempt: Attempt, record: CodeRecord) -> tuple[Any, TracedCall]:
+    """`torch.export` of the module for example tensors as an attempt wants them, over memory nobody touches; and the call that
+    it traced."""
+    module = request.module
     examples: list[Any] = []
-    remaining = iter(shapes)
+    remaining = iter(zip(attempt.shapes, attempt.axes, strict=True))
     collection = torch.export.ShapesCollection()
     for leaf in request.leaves:
         if not isinstance(leaf, TensorInput):
             examples.append(leaf)
             continue
-        shape = next(remaining)
+        shape, axes = next(remaining)
         example = examples[leaf.same_as] if leaf.same_as >= 0 else _example(leaf, shape)
         examples.append(example)
-        if dynamic and shape:
-            collection[example] = dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO)
+        if axes:
+            collection[example] = dict.fromkeys(axes, torch.export.Dim.AUTO)
     args, kwargs = pytree.tree_map(lambda place: examples[place], request.structure)
-    dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if dynamic else None
-    with _no_side_effects(module, record):
-        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if not attempt.is_static else None
+    calls: list[TracedCall] = []
+    with _no_side_effects(module, record, calls):
+        exported = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    return exported, calls[-1]
 
 
 def _example(leaf: TensorInput, shape: tuple[int, ...]) -> torch.Tensor:
@@ -165,21 +170,28 @@ def _modes(request: TraceRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_side_effects(module: torch.nn.Module, record: CodeRecord) -> Iterator[None]:
+def _no_side_effects(module: torch.nn.Module, record: CodeRecord, calls: list[TracedCall]) -> Iterator[None]:
     """Refuse a forward pass that changes Python state of its module, or draws numbers or reads the clock outside of torch:
-    running the graph would not do so again. The code that it runs goes on record."""
+    running the graph would not do so again. The code that it runs goes on record, and its calls are added to `calls`."""
     forward = module.forward
-    changes: list[str] = []
+    effects: list[CaptureError] = []
 
     @functools.wraps(forward)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        watch = ModuleWatch(module)
+        watch, weights = ModuleWatch(module), dict(_weights(module))
         drawn = _drawn_numbers()
-        with record:
+        with record, PlainDropout():
             result = forward(*args, **kwargs)
-        changes.append(watch.changed() and f"forward changes the module itself: {watch.changed()}")
-        changes.append("" if _drawn_numbers() == drawn else "forward draws random numbers outside of torch")
-        changes.append(record.clock and f"forward reads the clock: {record.clock}")
+        if record.intricate:
+            raise IntricateSizes  # once more: somebody took the first for an error of theirs
+        changed = watch.changed() or _replaced(module, weights)
+        if changed:
+            effects.append(SelfChange(f"forward changes the module itself: {changed}"))
+        if _drawn_numbers() != drawn:
+            effects.append(_SideEffect("forward draws random numbers outside of torch"))
+        if record.clock:
+            effects.append(_SideEffect(f"forward reads the clock: {record.clock}"))
+        calls.append(_traced_call(module, args, kwargs, result))
         return result
 
     overridden = "forward" in module.__dict__
@@ -190,9 +202,23 @@ def _no_side_effects(module: torch.nn.Module, record: CodeRecord) -> Iterator[No
         module.forward = forward
         if not overridden:
             del module.__dict__["forward"]
-    found = [c for c in changes if c]
-    if found:
-        raise _SideEffect(found[0])
+        if effects:  # also where the export then failed, perhaps because of them
+            raise min(effects, key=lambda effect: isinstance(effect, SelfChange))
+
+
+def _traced_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> TracedCall:
+    named = {name: kwargs[name] for name in sorted(kwargs)}
+    return TracedCall(pytree.tree_leaves((args, named)), dict(_weights(module)), pytree.tree_leaves(result))
+
+
+def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _replaced(module: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> str:
+    """Which tensor of the module is another object than before: a graph could only write into the old one."""
+    return next((f"tensor {name!r} was replaced" for name, t in _weights(module) if before.get(name) is not t), "")
 
 
 def _drawn_numbers() -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, is_library
 from hotfuse.frontends.torch_facts import Facts, conflict, make_facts
 from hotfuse.frontends.torch_reach import OWN, PLAIN, cell_content, reach_from
+from hotfuse.pace import Pace, hurry
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
@@ -33,23 +34,31 @@ _UNSET = object()
 
 
 @dataclass(frozen=True)
-class Group:
-    """Dictionaries with the same keys, and the values that were under these keys, one after another."""
+class Tables:
+    """Dictionaries, and what was under some of their keys: a row of values for each. Those with the same keys are read by one
+    getter, and all of them in one loop of C: it runs in every call."""
 
-    read: Callable[[Mapping[str, Any]], Any]
-    keys: tuple[str, ...]
-    live: tuple[Mapping[str, Any], ...]
-    saved: list[Any]
-    names: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    keys: tuple[tuple[str, ...], ...]
+    live: tuple[tuple[Mapping[str, Any], ...], ...]
+    reads: tuple[Callable[[Mapping[str, Any]], tuple[Any, ...]], ...]
+    saved: list[tuple[Any, ...]]
+    values: list[Any]  # of the saved rows, one after another
 
-    def now(self) -> Iterable[Any]:
-        values = map(self.read, self.live)
-        return values if len(self.keys) == 1 else chain.from_iterable(values)
+    def rows(self) -> Iterable[tuple[Any, ...]]:
+        return chain.from_iterable(map(map, self.reads, self.live))
+
+    def is_equal(self) -> bool:
+        """Whether all values are equal to what they were (which True and 1 are)."""
+        return list(self.rows()) == self.saved
+
+    def is_identical(self) -> bool:
+        return all(map(operator.is_, chain.from_iterable(self.rows()), self.values))
 
     def difference(self) -> str:
         """The first attribute that differs, for people to read; "" if none does."""
-        places = ((name, key) for name in self.names for key in self.keys)
-        for (name, key), value, before in zip(places, self.now(), self.saved, strict=True):
+        places = ((n, k) for names, keys in zip(self.names, self.keys, strict=True) for n in names for k in keys)
+        for (name, key), value, before in zip(places, chain.from_iterable(self.rows()), self.values, strict=True):
             if not _same(value, before):
                 what = "the training flag" if key == "training" else f"attribute {key!r}"
                 return f"{what} of {name} changed"
@@ -60,32 +69,40 @@ class ModuleWatch:
     """Watches one module tree from now on, with all that its code might read or, if it is known which code `ran`, what that
     might have read. CaptureError if there is something among this that cannot be watched."""
 
-    def __init__(self, module: torch.nn.Module, ran: frozenset[CodeKey] | None = None) -> None:
+    def __init__(self, module: torch.nn.Module, ran: frozenset[CodeKey] | None = None, pace: Pace = hurry) -> None:
         self.module = module
-        named = [(name or type(module).__name__, m) for name, m in module.named_modules(remove_duplicate=True)]
-        reach = reach_from(named, ran)
+        named: list[tuple[str, torch.nn.Module]] = []
+        for name, part in module.named_modules(remove_duplicate=True):
+            named.append((name or type(module).__name__, part))
+            pace()
+        reach = reach_from(named, ran, pace)
         refusal = reach.refusal()
         if ran is not None and refusal:
             raise CaptureError(refusal)
         self.tensors = reach.tensors  # outside of the modules: their values are part of a capture
-        self.facts = make_facts(reach.tables.values()) if ran is not None else {}
+        self.facts = make_facts(reach.tables.values(), pace) if ran is not None else {}
         self._modules = [m for _, m in named]
         self._classes = list(map(type, self._modules))
+        pace()
         dicts = [m.__dict__ for m in self._modules]
         self._hooks = [d[k] for d in dicts for k in _HOOKS if k in d]
         self._hooks += [getattr(nn_module, name) for name in _GLOBAL_HOOKS]
-        self._children = [d["_modules"] for d in dicts]
-        self._saved_children = [dict(c) for c in self._children]
+        children = [d["_modules"] for d in dicts]
+        self._childless = [c for c in children if not c]
+        self._children = [c for c in children if c]
+        self._saved_children = list(map(dict, self._children))
+        pace()
         self._sized = [*dicts, *reach.sized]
         self._sizes = list(map(len, self._sized))
         self._counts = list(map(_count, self._sized))
+        pace()
         own = [(name, m.__dict__, tuple(k for k in m.__dict__ if k not in OWN), m) for name, m in named]
         loose = [entry[:3] for entry in own if is_library(type(entry[3]).__module__)]
         exact = [entry[:3] for entry in own if not is_library(type(entry[3]).__module__)]
         exact += [(t.where, t.mapping, tuple(t.keys)) for t in reach.tables.values()]
-        self._loose = _grouped(loose)
-        self._saved_loose = [list(map(g.read, g.live)) for g in self._loose]
-        self._exact = _grouped(exact)
+        self._loose = _grouped(loose, pace)
+        self._exact = _grouped(exact, pace)
+        pace()
         self._containers = reach.containers
         self._container_sizes = list(map(len, self._containers))
         self._mappings = [c for c in self._containers if isinstance(c, dict)]
@@ -102,11 +119,11 @@ class ModuleWatch:
         self._arrays = reach.arrays
         self._array_bytes = list(map(_snapshot, self._arrays))
 
-    def narrowed(self, ran: frozenset[CodeKey], facts: Facts) -> ModuleWatch:
+    def narrowed(self, ran: frozenset[CodeKey], facts: Facts, pace: Pace = hurry) -> ModuleWatch:
         """A watch over what a capture really depended on; `facts` is how things stood where it was made."""
         if self.changed():
             return self  # and serve nothing: the state that was captured is gone
-        watch = ModuleWatch(self.module, ran)
+        watch = ModuleWatch(self.module, ran, pace)
         differs = conflict(watch.facts, facts)
         if differs:
             raise CaptureError(f"{differs} is not what the model's source says, and the capture process only has the source")
@@ -128,18 +145,14 @@ class ModuleWatch:
             return "a hook is registered"
         if list(map(type, self._modules)) != self._classes:
             return "a submodule changed its class"
-        if not all(map(operator.eq, self._children, self._saved_children)):
+        if self._children != self._saved_children or any(self._childless):
             return "a submodule was added, removed or replaced"
         if list(map(len, self._sized)) != self._sizes and list(map(_count, self._sized)) != self._counts:
             return "an attribute was added or removed"
-        for group, saved in zip(self._loose, self._saved_loose, strict=True):
-            if list(map(group.read, group.live)) != saved:
-                return group.difference()
-        for group in self._exact:
-            if not all(map(operator.is_, group.now(), group.saved)):
-                found = group.difference()
-                if found:
-                    return found
+        if not self._loose.is_equal() and (found := self._loose.difference()):
+            return found
+        if not self._exact.is_identical() and (found := self._exact.difference()):
+            return found
         if list(map(len, self._containers)) != self._container_sizes or _differ(self._contents(), self._items):
             return "a container among the attributes or globals changed"
         if _differ(chain.from_iterable(map(_DEFAULTS, self._functions)), self._code):
@@ -154,10 +167,28 @@ class ModuleWatch:
             return "the contents of an array changed"
         return ""
 
+    def state(self) -> list[Any]:
+        """All that `changed` looks at, as it is now; what is missing counts as well."""
+        groups = [*zip(self._loose.live, self._loose.keys, strict=True), *zip(self._exact.live, self._exact.keys, strict=True)]
+        found = [table.get(key, _UNSET) for live, keys in groups for table in live for key in keys]
+        found += map(type, self._modules)
+        found += chain.from_iterable(children.items() for children in (*self._children, *self._childless))
+        found += map(bool, self._hooks)
+        found += chain(map(_count, self._sized), map(len, self._containers), self._contents())
+        found += chain.from_iterable(map(_DEFAULTS, self._functions))
+        found += chain(map(cell_content, self._cells), map(getattr, *self._slots, repeat(_UNSET)))
+        found += chain((v.get(_UNSET) for v in self._context), map(_snapshot, self._arrays))
+        return found
+
     def _contents(self) -> Iterable[Any]:
         """The items of lists and sets, the keys of dictionaries, and their values."""
         values = chain(map(dict.values, self._mappings), map(types.MappingProxyType.values, self._proxies))
         return chain(chain.from_iterable(self._containers), chain.from_iterable(values))
+
+
+def same_state(a: list[Any], b: list[Any]) -> bool:
+    """Whether nothing changed between two states."""
+    return len(a) == len(b) and all(map(_same, a, b))
 
 
 def _differ(now: Iterable[Any], saved: list[Any]) -> bool:
@@ -190,15 +221,14 @@ def _snapshot(array: Any) -> Any:
     return array.tobytes(), getattr(array, "shape", ()), getattr(array, "dtype", None)
 
 
-def _grouped(tables: Iterable[tuple[str, Mapping[str, Any], tuple[str, ...]]]) -> list[Group]:
+def _grouped(tables: Iterable[tuple[str, Mapping[str, Any], tuple[str, ...]]], pace: Pace) -> Tables:
     by_keys: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
     for name, table, keys in tables:
-        if keys:
-            by_keys.setdefault(keys, []).append((name, table))
-    groups = []
-    for keys, members in by_keys.items():
-        live = tuple(table for _, table in members)
-        group = Group(operator.itemgetter(*keys), keys, live, [], tuple(name for name, _ in members))
-        group.saved.extend(group.now())
-        groups.append(group)
-    return groups
+        pace()
+        if keys:  # one key is read twice, since a getter of one gives no tuple
+            by_keys.setdefault(keys if len(keys) > 1 else keys * 2, []).append((name, table))
+    live = tuple(tuple(table for _, table in members) for members in by_keys.values())
+    reads = tuple(operator.itemgetter(*keys) for keys in by_keys)
+    saved = list(chain.from_iterable(map(map, reads, live)))
+    names = tuple(tuple(name for name, _ in members) for members in by_keys.values())
+    return Tables(names, tuple(by_keys), live, reads, saved, list(chain.from_iterable(saved)))

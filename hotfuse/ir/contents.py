@@ -2,6 +2,7 @@
 
 `elementwise(f)` gives the contents of a result element by element, with `f` over dims. Where `f` answers None the element
 depends on sizes in a way that nobody can tell yet, and the whole result is unknown. Numbers wrap as the element type does.
+Sums and products may be wrapped at the end; whatever else reads a value that may have wrapped is left to run (`may_wrap`).
 A quotient is tracked only where no size makes its divisor 0: what dividing by 0 gives is the reference's to say.
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hotfuse.ir.dim import NO_FACTS, Dim, floordiv, lower_bound, maximum, minimum, upper_bound
+from hotfuse.ir.dim import NO_FACTS, Atom, Dim, Div, Symbol, floordiv, lower_bound, maximum, minimum, upper_bound
 from hotfuse.ir.op import CONTENTS_LIMIT, Call, Contents
 from hotfuse.ir.types import BOOL, DType
 
 Track = Callable[[Call], Sequence[Contents | None]]
+SIZE_BITS = 26  # an hour of sound at 16 kHz: 58 million
 
 
 def fit(dim: Dim, dtype: DType) -> Dim:
@@ -28,14 +30,39 @@ def fit(dim: Dim, dtype: DType) -> Dim:
     return (int(dim) + half) % (2 * half) - half
 
 
-def elementwise(function: Callable[..., Dim | None], result: Callable[[Call], DType] = lambda call: call.dtype(0)) -> Track:
-    """Track contents through an operator that computes each element by `function`; `result` names the result's element type."""
+def may_wrap(dim: Dim, dtype: DType) -> bool:
+    """Whether an expression could leave the range of `dtype`, with sizes below 2 ** SIZE_BITS."""
+    return not isinstance(dim, int) and bits_of(dim) >= dtype.bits
+
+
+def bits_of(dim: Dim) -> int:
+    """Bits that the number `dim` stands for may take, sign included, if a size takes SIZE_BITS."""
+    if isinstance(dim, int):
+        return dim.bit_length() + 1
+    terms = (c.bit_length() + sum(_atom_bits(a) * p for a, p in m) for m, c in dim.terms)
+    return max(terms) + (len(dim.terms) - 1).bit_length() + 1
+
+
+def _atom_bits(atom: Atom) -> int:
+    if isinstance(atom, Symbol):
+        return SIZE_BITS
+    parts = (atom.top,) if isinstance(atom, Div) else (atom.a, atom.b)
+    return max(bits_of(d) for d in parts)
+
+
+def elementwise(
+    function: Callable[..., Dim | None], result: Callable[[Call], DType] = lambda call: call.dtype(0), ring: bool = False
+) -> Track:
+    """Track contents through an operator that computes each element by `function`; `result` names the result's element type. A
+    `ring` operator only adds and multiplies."""
 
     def run(call: Call) -> Sequence[Contents | None]:
         columns: list[Sequence[Dim | None]] = []
         for i, value in enumerate(call.inputs):
             found = (None,) if value is None else call.contents(i)
             if found is None:
+                return (None,)
+            if not ring and any(d is not None and may_wrap(d, call.dtype(i)) for d in found):
                 return (None,)
             columns.append(found)
         count = 0 if any(len(c) == 0 for c in columns) else max(len(c) for c in columns)

@@ -399,10 +399,18 @@ def substitute(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
 def _substitute_atom(atom: Atom, sizes: Mapping[str, Dim]) -> Dim:
     if isinstance(atom, Symbol):
         return sizes[atom.name] if atom.name in sizes else _of_atom(atom)
+    a, b = (atom.top, atom.bottom) if isinstance(atom, Div) else (atom.a, atom.b)
+    x, y = substitute(a, sizes), substitute(b, sizes)
+    if not (_fits(x) and _fits(y)):
+        raise DimError(f"the size {atom} cannot be computed: {b if _fits(x) else a} is more than 64 bits hold")
     if isinstance(atom, Div):
-        return floordiv(substitute(atom.top, sizes), substitute(atom.bottom, sizes))
-    pick = minimum if isinstance(atom, Min) else maximum
-    return pick(substitute(atom.a, sizes), substitute(atom.b, sizes))
+        return floordiv(x, y)
+    return minimum(x, y) if isinstance(atom, Min) else maximum(x, y)
+
+
+def _fits(dim: Dim) -> bool:
+    """Whether arithmetic in 64 bits comes to the same number."""
+    return not isinstance(dim, int) or -(1 << 63) <= dim < 1 << 63
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:

@@ -8,6 +8,7 @@ unary   = "-" unary | number | symbol | "(" sum ")" | ("min" | "max") "(" sum ",
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from hotfuse.errors import DimError
 from hotfuse.ir.dim import Dim, maximum, minimum, symbol
@@ -18,8 +19,9 @@ class _Reader:
 
     TOKEN = re.compile(r"\s*(//|[A-Za-z_?][\w.?]*|\d+|[-+*%(),])")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, minimums: Mapping[str, int]) -> None:
         self.text = text
+        self.minimums = minimums
         self.tokens: list[str] = []
         place = 0
         stripped = text.rstrip()
@@ -78,12 +80,12 @@ class _Reader:
             return minimum(a, b) if token == "min" else maximum(a, b)
         if token in "+*,)%" or token == "//":
             raise DimError(f"cannot read the size {self.text!r}: unexpected {token!r}")
-        return symbol(token)
+        return symbol(token, self.minimums.get(token, 0))
 
 
-def parse(text: str) -> Dim:
-    """Read a dim as `str` prints it. Symbols come back with minimum 0."""
-    reader = _Reader(text)
+def parse(text: str, minimums: Mapping[str, int] | None = None) -> Dim:
+    """Read a dim as `str` prints it. Symbols come back with their minimum in `minimums`, or 0."""
+    reader = _Reader(text, minimums or {})
     result = reader.sum()
     if reader.peek() is not None:
         raise DimError(f"cannot read the size {text!r}: {reader.peek()!r} is left over")

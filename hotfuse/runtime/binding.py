@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.errors import LimitExceeded
+from hotfuse.errors import DimError, LimitExceeded
 from hotfuse.ir.builder import infer_node
 from hotfuse.ir.dim import Dim, Expr, solve, substitute
 from hotfuse.ir.graph import Attrs, Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, FreshSymbols, Pattern
+from hotfuse.ir.ops.sequence import GATHERING
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import ANY, STRING, OptionalType, SequenceType, SizeType, TensorType, Type, numel
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
@@ -70,7 +71,26 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
         for name, value in zip(node.outputs, found, strict=True):
             values[name] = Value(name, value.type, graph.values[name].device, value.contents)
             check(node, values[name])
+            if node.op == "reshape":
+                _check_copied_sizes(node, graph.values[name].type, value.type, sizes)
     return values
+
+
+def _check_copied_sizes(node: Node, declared: Type, actual: Type, sizes: Mapping[str, int]) -> None:
+    """A reshape takes the input's size for 0 and what is left for -1. Passes went by what the model said of sizes that turn out
+    so now; where the result is another, what they wrote does not hold."""
+    try:
+        said = concrete_type(declared, sizes)
+    except DimError:  # a share of nothing
+        said = declared
+    if not (isinstance(said, TensorType) and isinstance(actual, TensorType) and said.shape and actual.shape):
+        return
+    if any(isinstance(d, int) and isinstance(s, int) and d != s for d, s in zip(said.shape, actual.shape, strict=False)):
+        raise DimError(
+            f"{node.origin or node.id}: with these inputs a size of the shape turns out to be 0 or -1, which Reshape reads as "
+            f"another size: the result is {actual}, the model was prepared for {said}. Write such a shape in constants, or set "
+            "allowzero"
+        )
 
 
 def _given_value(declared: Value, actual: Type) -> Value:
@@ -153,9 +173,23 @@ def check_static_sizes(graph: Graph, limit: int) -> None:
 
 
 def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGraph, limit: int) -> BoundPlan:
-    """Fix every place of `plan` for inputs and weights of the given types."""
+    """Fix every place of `plan` for inputs and weights of the given types, each node computed by the engine."""
     graph = plan.graph
     values = concrete_values(graph, given, check_size(limit))
+    ordered = [node for group in plan.groups for node in plan.nodes(group)]
+    return assemble(graph, values, learned_sizes(graph, given), engine, run_graph, ordered)
+
+
+def assemble(
+    graph: Graph,
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    engine: Engine,
+    run_graph: RunGraph,
+    items: Sequence[Any],
+    bind_other: Callable[[Any], tuple[Node, Compute]] | None = None,
+) -> BoundPlan:
+    """A bound plan of nodes, in order; what is no node among the items is bound by `bind_other`."""
     slots: dict[str, int] = {}
     template: list[Any] = [None]  # slot 0 stands for an absent input
 
@@ -169,18 +203,19 @@ def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGr
     for name, constant in graph.constants.items():
         template[slot(name)] = engine.constant(constant)
 
-    ordered = [node for group in plan.groups for node in plan.nodes(group)]
-    known = {n.id for n in ordered if _known(n, values)}
-    sizes = _sizes_of(graph, given)
+    known: set[str] = set()
     computes: list[tuple[Node, Compute]] = []
-    for node in ordered:
-        if node.id in known:
-            template[slot(node.id)] = engine.constant(_constant_of(values[node.id]))
-            continue
-        attrs = concrete_attrs(node.attrs, sizes)
-        exact = node if attrs is node.attrs else replace(node, attrs=attrs)
-        bound = engine.bind(exact, [values[n] if n else Value("") for n in node.inputs], run_graph)
-        computes.append((node, bound))
+    for item in items:
+        if not isinstance(item, Node):
+            assert bind_other is not None
+            computes.append(bind_other(item))
+        elif _known(item, values):
+            known.add(item.id)
+            template[slot(item.id)] = engine.constant(_constant_of(values[item.id]))
+        else:
+            attrs = concrete_attrs(item.attrs, sizes)
+            exact = item if attrs is item.attrs else replace(item, attrs=attrs)
+            computes.append((item, engine.bind(exact, [values[n] if n else Value("") for n in item.inputs], run_graph)))
 
     placements, offsets_of, total = _place(graph, values, computes, engine.plans_memory)
     steps = _steps(graph, values, computes, slot, offsets_of)
@@ -189,7 +224,8 @@ def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGr
     return BoundPlan(steps, tuple(template), inputs, outputs, placements, total, types)
 
 
-def _sizes_of(graph: Graph, given: Mapping[str, Type]) -> dict[str, int]:
+def learned_sizes(graph: Graph, given: Mapping[str, Type]) -> dict[str, int]:
+    """The numbers that the types of inputs and weights give to the graph's symbols."""
     sizes: dict[str, int] = {}
     for name in (*graph.inputs, *graph.weights):
         _learn_sizes(graph.values[name], given[name], sizes)
@@ -282,7 +318,8 @@ def _steps(
                 compute.many,
                 views.get(node.id, -1),
                 node,
-                isinstance(type, TensorType) and not type.is_static and OPS[node.op].reference is not None,
+                node.op in GATHERING
+                or (isinstance(type, TensorType) and not type.is_static and OPS[node.op].reference is not None),
             )
         )
     return tuple(steps)

@@ -3,7 +3,8 @@
 It reads frames (8 bytes of length, then the body) from its standard input and answers each on its standard output:
 
     hello    JSON: the parent's process id, import path and working directory -> b"ready"
-    request  a skeleton of a `TraceRequest`                                   -> pickle of ("done", Trace) or ("failed", reason)
+    request  a skeleton of a `TraceRequest`                                   -> pickle of ("done", Trace), ("failed", reason)
+                                                                                 or, for a SelfChange, ("changed", reason)
 
 It dies with its parent: the kernel kills it (PR_SET_PDEATHSIG), and a reader thread leaves when the pipe closes. Whatever the
 model prints goes to standard error. State: none between requests but imported modules.
@@ -47,14 +48,17 @@ def main() -> None:
 
 def answer(request: bytes) -> bytes:
     """The reply to one request; raises nothing but KeyboardInterrupt."""
+    from hotfuse.frontends.torch_request import SelfChange
     from hotfuse.frontends.torch_skeleton import load_skeleton
     from hotfuse.frontends.torch_trace import trace
     from hotfuse.passes import optimize
 
     try:
-        return pickle.dumps(("done", trace(load_skeleton(request), optimize)), protocol=5)
+        return pickle.dumps(("done", trace(lambda: load_skeleton(request), optimize)), protocol=5)
     except KeyboardInterrupt:
         raise
+    except SelfChange as error:
+        return pickle.dumps(("changed", str(error)), protocol=5)
     except HotfuseError as error:
         return pickle.dumps(("failed", str(error)), protocol=5)
     except BaseException as error:

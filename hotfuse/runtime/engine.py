@@ -12,7 +12,17 @@ from typing import Any, Protocol
 from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.types import Type
 
-RunGraph = Callable[[Graph, Sequence[Any]], Sequence[Any]]
+
+@dataclass(frozen=True, slots=True)
+class RunGraph:
+    """Runs nested graphs for control flow, and says how far a loop may go."""
+
+    run: Callable[[Graph, Sequence[Any]], Sequence[Any]]
+    max_rounds: int
+    max_bytes: int  # of what one loop collects
+
+    def __call__(self, graph: Graph, inputs: Sequence[Any]) -> Sequence[Any]:
+        return self.run(graph, inputs)
 
 
 @dataclass(frozen=True, slots=True)

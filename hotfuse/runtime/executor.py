@@ -7,29 +7,35 @@ tables, never a computation. Each call has slots and an arena of its own; idle a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hotfuse.config import Config
-from hotfuse.errors import ExecutionError, HotfuseError
+from hotfuse.errors import ExecutionError, HotfuseError, LimitExceeded
 from hotfuse.ir.builder import infer_node
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, FreshSymbols
+from hotfuse.ir.ops.sequence import GATHERING
 from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.ir.types import Type
 from hotfuse.locks import make_lock
 from hotfuse.runtime.binding import BoundPlan, Step, bind, check_size
-from hotfuse.runtime.engine import Engine
+from hotfuse.runtime.engine import Engine, RunGraph
 from hotfuse.runtime.memory import Arena, ArenaPool
+
+Binder = Callable[[Plan, Mapping[str, Type], Engine, RunGraph, int], BoundPlan]
 
 
 class Executor:
     """Runs one plan on one engine."""
 
-    def __init__(self, plan: Plan, engine: Engine, config: Config, pool: ArenaPool | None = None) -> None:
+    def __init__(
+        self, plan: Plan, engine: Engine, config: Config, pool: ArenaPool | None = None, binder: Binder = bind
+    ) -> None:
         self.plan = plan
+        self._binder = binder
         self.engine = engine
         self.config = config
         self._bound: OrderedDict[tuple[Type, ...], BoundPlan] = OrderedDict()
@@ -41,12 +47,17 @@ class Executor:
     def bound_shapes(self) -> int:
         return len(self._bound)
 
-    def run(self, inputs: Sequence[Any], sharing: Collection[int] = ()) -> list[Any]:
-        """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may view inputs."""
+    def run(self, inputs: Sequence[Any], sharing: Collection[int] = (), inner: bool = False) -> list[Any]:
+        """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may view inputs.
+
+        The caller of an `inner` graph is another graph, which changes no sequence: those are handed on as they are."""
         bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
         try:
             slots = self.execute(bound, inputs)
-            return [self.engine.own(slots[s], shared and i not in sharing) for i, (s, shared) in enumerate(bound.outputs)]
+            return [
+                slots[s] if inner and isinstance(slots[s], list) else self.engine.own(slots[s], shared and i not in sharing)
+                for i, (s, shared) in enumerate(bound.outputs)
+            ]
         except MemoryError as error:  # of the arena, or of the results' own memory
             raise ExecutionError(f"there is not enough memory to run the model on these inputs: {error}") from None
 
@@ -59,7 +70,8 @@ class Executor:
                 return found
         graph = self.plan.graph
         given = dict(zip((*graph.inputs, *graph.weights), types, strict=True))
-        made = bind(self.plan, given, self.engine, self._run_nested, self.config.max_value_bytes)
+        nested = RunGraph(self._run_nested, self.config.max_loop_rounds, self.config.max_value_bytes)
+        made = self._binder(self.plan, given, self.engine, nested, self.config.max_value_bytes)
         with self._lock:
             made = self._bound.setdefault(types, made)
             while len(self._bound) > self.config.max_bound_shapes:
@@ -106,11 +118,21 @@ class Executor:
     def _check(self, step: Step, arguments: Sequence[Any]) -> None:
         """Refuse a result that would be too large, now that the sizes that depend on data are here."""
         node = step.node
+        if node.op in GATHERING:
+            self._check_gathered(step, sum(map(_bytes_of, arguments)))
+            return
         values = [None if n is None else self._measured(n, a) for n, a in zip(node.inputs, arguments, strict=True)]
         found = infer_node(node.op, values, node.attrs, node.graphs, FreshSymbols(), len(node.outputs), None, node.origin)
         check = check_size(self.config.max_value_bytes)
         for value in found:
             check(node, value)
+
+    def _check_gathered(self, step: Step, size: int) -> None:
+        if size > self.config.max_value_bytes:
+            raise LimitExceeded(
+                f"{step.node.origin or step.node.id}: {step.node.op} would hold {size:,} bytes; the limit is "
+                f"{self.config.max_value_bytes:,} (raise max_value_bytes if the model is right)"
+            )
 
     def _measured(self, name: str, value: Any) -> Value:
         contents = None
@@ -133,7 +155,7 @@ class Executor:
             executor = self._nested.get(id(graph))
             if executor is None:
                 executor = self._nested[id(graph)] = Executor(trivial_plan(graph), self.engine, self.config, self._pool)
-        return executor.run(inputs)
+        return executor.run(inputs, inner=True)
 
     def clear(self) -> None:
         """Forget every bound plan and free idle memory; calls under way finish with what they have."""
@@ -154,3 +176,7 @@ class Executor:
             name = executor.plan.graph.name or "graph"
             found |= {f"{name}.{place}: {key}": size for key, size in executor.arena_bytes().items()}
         return found
+
+
+def _bytes_of(value: Any) -> int:
+    return sum(map(_bytes_of, value)) if isinstance(value, list) else int(getattr(value, "nbytes", 0))

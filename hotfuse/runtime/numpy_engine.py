@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from hotfuse.ir.ops.sequence import joined
 from hotfuse.ir.types import ANY, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
+from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.onnx_opaque import bind_onnx
 
 
@@ -57,6 +59,19 @@ class NumpyEngine:
         many = record.many or len(node.outputs) > 1
         return Compute(function, many, record.writes_out and not many, "first" if record.view else "none")
 
+    # what native code needs
+
+    def address(self, value: Any) -> int:
+        return value.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+    def contiguous(self, value: Any) -> Any:
+        return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+
+    def empty(self, type: TensorType) -> Any:
+        """Undefined memory that begins on a cache line."""
+        dtype, sizes = type.dtype.numpy, type.sizes
+        return aligned_block(math.prod(sizes) * dtype.itemsize).view(dtype).reshape(sizes)
+
     # what control flow needs
 
     def item(self, value: Any) -> Any:
@@ -65,11 +80,17 @@ class NumpyEngine:
     def scalar(self, value: int | bool) -> Any:
         return np.array(value, dtype=np.bool_ if isinstance(value, bool) else np.int64)
 
-    def stack(self, values: Sequence[Any], axis: int, like: Type) -> Any:
+    def stack(self, values: list[Any], axis: int, like: Type) -> Any:
+        """The values along a new axis; each leaves the list when it is copied, so that they are not all there twice."""
         if values and not isinstance(values[0], np.ndarray | np.generic):
-            return list(values)
+            return values
+        if len({v.shape for v in values}) > 1:
+            raise ValueError(f"the rounds of a loop give results of different shapes: {sorted({v.shape for v in values})}")
         if values:
-            return np.stack(values, axis=axis)
+            result = np.empty((len(values), *values[0].shape), dtype=values[0].dtype)
+            for i in range(len(values)):
+                result[i], values[i] = values[i], None
+            return np.ascontiguousarray(np.moveaxis(result, 0, axis))
         if not isinstance(like, TensorType):
             return []
         shape = [d if isinstance(d, int) else 0 for d in like.shape or ()]

@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotfuse.config import Config
-from hotfuse.errors import InputError
+from hotfuse.errors import DimError, HotfuseError, InputError
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import Plan, trivial_plan
+from hotfuse.locks import make_lock
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.feeds import Signature, read_feeds, wanted_places, written
+from hotfuse.runtime.native import native_executor, prepared_graph
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
+from hotfuse.runtime.segment import BadIndex
 
 
 class Session:
@@ -30,6 +33,9 @@ class Session:
         self.inputs = [Signature(n, graph.type(n)) for n in graph.inputs]
         self.outputs = [Signature(shown, graph.type(n)) for shown, n in zip(output_names, graph.outputs, strict=True)]
         self._executor = Executor(self.plan, NUMPY, config)
+        self._native: Executor | None = None
+        self._compile = config.native
+        self._lock = make_lock()
         self._calls = 0
         self._closed = False
 
@@ -43,10 +49,36 @@ class Session:
             raise InputError("the session is closed; load the model again")
         given = read_feeds(self.inputs, feeds)
         places = wanted_places(self.outputs, output_names)
-        results = self._executor.run(given)
+        results = self._answer(given)
         self._calls += 1
         chosen = [NUMPY.own(results[p], shared=p in places[:i]) for i, p in enumerate(places)]
         return chosen if out is None else written([self.outputs[p].name for p in places], chosen, out)
+
+    def _answer(self, given: Sequence[Any]) -> list[Any]:
+        """By native code where there is some. Inputs that it was not made for are tier 0's, and so are errors."""
+        if self._compile:
+            self._make_native()
+        native = self._native
+        if native is not None:
+            try:
+                return native.run(given)
+            except (BadIndex, DimError) as error:
+                self.events.emit("native.missed", self.graph.name, str(error))
+        return self._executor.run(given)
+
+    def _make_native(self) -> None:
+        with self._lock:
+            if not self._compile:
+                return
+            try:
+                self._native = native_executor(prepared_graph(self.graph, self.config), NUMPY, self.config)
+                self.events.emit("native.made", self.graph.name)
+            except HotfuseError as error:
+                self.events.emit("native.failed", self.graph.name, str(error))
+                if self.config.strict:
+                    raise
+            finally:
+                self._compile = False
 
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
@@ -69,6 +101,7 @@ class Session:
     def close(self) -> None:
         """Free bound plans and scratch memory. A closed session refuses further calls."""
         self._closed = True
+        self._native, self._compile = None, False
         self._executor.clear()
 
     def __enter__(self) -> Session:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -29,7 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_request import SelfChange
 from hotfuse.locks import make_lock
+from hotfuse.pace import Pace, Unhurried, hurry
 from hotfuse.runtime.capture_worker import LENGTH, answer
 
 if TYPE_CHECKING:
@@ -100,7 +103,8 @@ class _Worker:
                 request = job.make()
                 if self.process is None or not self.process.alive:
                     self.process = CaptureProcess(self.urgent)
-                result = _reply(self.process.ask(request, job.timeout_s, job.memory_bytes))
+                body = self.process.ask(request, job.timeout_s, job.memory_bytes)
+                result = _reply(body, hurry if self.urgent else Unhurried())
             except BaseException as error:  # this thread serves every model of the process and must go on
                 result = _as_capture_error(error)
             _finish(job, result)
@@ -120,9 +124,21 @@ def _finish(job: CaptureJob, result: Trace | CaptureError) -> None:
         job.finish(result)
 
 
-def _reply(body: bytes) -> Trace | CaptureError:
-    kind, content = pickle.loads(body)  # from a child that this process started, over a pipe nobody else holds
-    return content if kind == "done" else CaptureError(content)
+def _reply(body: bytes, pace: Pace = hurry) -> Trace | CaptureError:
+    kind, content = pickle.load(_Paced(body, pace))  # from a child that this process started, over a pipe nobody else holds
+    return content if kind == "done" else SelfChange(content) if kind == "changed" else CaptureError(content)
+
+
+class _Paced(io.BytesIO):
+    """Bytes that are read at a pace; pickle reads 64 KiB at a time."""
+
+    def __init__(self, body: bytes, pace: Pace) -> None:
+        super().__init__(body)
+        self._pace = pace
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._pace()
+        return super().read(size)
 
 
 class CaptureProcess:

@@ -5,7 +5,7 @@ State: prepared weights (their own module says how they change) and stamps of te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,19 @@ import torch
 import torch.utils._pytree as pytree
 
 from hotfuse.config import Config
+from hotfuse.errors import DimError
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
+from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.torch_call import run_program
+from hotfuse.runtime.native import native_executor, prepared_graph
+from hotfuse.runtime.segment import BadIndex
+from hotfuse.runtime.torch_call import has_form, run_program
 from hotfuse.runtime.torch_engine import TorchEngine
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
+from hotfuse.runtime.weight_stamps import Stamps, versions
 from hotfuse.runtime.weights import LiveWeights, PreparedWeights, needs_gradient
 
 ENGINE = TorchEngine()
@@ -41,15 +47,15 @@ class ServedClass:
         self.captured = program
         self.program = replace(program, graph=hoisted.main)
         self.hoisted = hoisted
-        self.tier = 0
-        self.executor = Executor(trivial_plan(hoisted.main), ENGINE, config)
+        self.tier = 1 if config.native else 0
+        make = native_executor if config.native else tier_0_executor
+        self.executor = make(hoisted.main, ENGINE, config)
         self.renewed = ""
         self._outdated = False
         self._live = live
         self._prepared = prepared
-        self._constants = PreparedWeights(lambda _: (), config.audit_every) if guard.watch.tensors else None
-        if self._constants is not None:
-            self._constants.values(guard.watch.tensors)
+        self._config = config
+        self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None
         self._tree = pytree.treespec_loads(program.output_tree)
 
     @property
@@ -68,19 +74,38 @@ class ServedClass:
             return Miss("gradients are enabled")
         if self.program.mutations and self._overwrites(call, tensors):
             return Miss("what the call changes in place shares memory with something else it reads", hopeless=True)
-        if self._constants is not None and self._constants_changed():
-            return Miss("a tensor held in a Python object changed")
         weights = dict(zip(self._live.names, tensors, strict=True))
+        lost = self._lost(weights)
+        if lost:
+            return Miss(lost)
         if self._prepared is not None:
-            values, why = self._prepared.values([weights[name] for name in self.hoisted.sources])
-            weights |= zip(self.hoisted.prepared, values, strict=True)
+            source = self._prepared.values if self._config.wait else self._prepared.ready
+            values, why = source([weights[name] for name in self.hoisted.sources])
             if why and why != "first use":
                 self.renewed = why
-        return pytree.tree_unflatten(run_program(self.program, self.executor, call.leaves, weights), self._tree)
+            if values is None:
+                return Miss("the weights changed; what is prepared from them is made anew in the background", hopeless=True)
+            weights |= zip(self.hoisted.prepared, values, strict=True)
+        try:
+            leaves = run_program(self.program, self.executor, call.leaves, weights)
+        except (BadIndex, DimError) as error:  # native code writes nothing that anybody sees before it is done
+            return Miss(str(error))
+        return pytree.tree_unflatten(leaves, self._tree)
 
-    def is_stale(self) -> bool:
-        """Whether the module is no longer what was captured (it may come back to that)."""
-        return self._outdated or bool(self.guard.watch.changed())
+    def departure(self) -> str:
+        """Why the module is no longer what was captured (it may come back to that); "" if it is."""
+        live = self.guard.watch.changed() or self._live.read()
+        if isinstance(live, str):
+            return live
+        return self._lost(dict(zip(self._live.names, live, strict=True)))
+
+    def state(self) -> list[Any]:
+        """Where the module is now, as far as `departure` looks; equal to nothing where that cannot be told."""
+        watch = self.guard.watch
+        try:
+            return [*watch.state(), *self._live.properties(), *versions(watch.tensors)]
+        except Exception:  # it changes while it is read, or answers as it likes
+            return [object()]
 
     def _overwrites(self, call: Call, weights: Sequence[torch.Tensor]) -> bool:
         """Whether memory that the program writes to is that of another tensor, too: its graph knows them as separate values.
@@ -93,20 +118,33 @@ class ServedClass:
                 return True
         return any(_memory(call.leaves[m.leaf]) in places for m in self.program.mutations if not m.name)
 
-    def _constants_changed(self) -> bool:
-        """Whether a tensor whose values are part of the program is no longer what it was; the program is then of no use."""
-        assert self._constants is not None
-        self._outdated = self._outdated or bool(self._constants.values(self.guard.watch.tensors)[1])
-        return self._outdated
+    def _lost(self, weights: Mapping[str, torch.Tensor]) -> str:
+        """Which tensor is no longer as the program takes it for granted; "" if all are. A program that holds its values is then
+        of no use any more."""
+        if self._constants is not None and not self._outdated:
+            self._outdated = bool(self._constants.change(self.guard.watch.tensors, self._config.audit_every))
+        if self._outdated:
+            return "a tensor held in a Python object changed"
+        if any(not has_form(weights[form.name], form) for form in self.program.returned_weights):
+            return "a weight that is returned has other strides or wants gradients now"
+        return ""
 
     def take_renewed(self) -> str:
         """Why prepared weights were last computed anew; asked once."""
         why, self.renewed = self.renewed, ""
         return why
 
+    def settled(self, timeout_s: float | None) -> bool:
+        """Wait until no thread prepares weights; False if that takes longer than `timeout_s`."""
+        return self._prepared is None or self._prepared.settled(timeout_s)
+
     def refresh(self) -> None:
         if self._prepared is not None:
             self._prepared.refresh()
+
+
+def tier_0_executor(graph: Graph, engine: TorchEngine, config: Config) -> Executor:
+    return Executor(trivial_plan(graph), engine, config)
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -117,12 +155,16 @@ def _tensors(call: Call) -> list[torch.Tensor]:
     return [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
 
 
-def serve(module: torch.nn.Module, guard: CallGuard, program: CapturedProgram, config: Config) -> ServedClass:
+def serve(
+    module: torch.nn.Module, guard: CallGuard, program: CapturedProgram, config: Config, pace: Pace = hurry
+) -> ServedClass:
     """Make a captured program ready to answer, with weights read from `module`."""
     if program.ran is not None:
-        guard = replace(guard, watch=guard.watch.narrowed(program.ran, program.facts))
-    hoisted = hoist(program.graph, {m.name for m in program.mutations if m.name})
-    names = [n for n in dict.fromkeys((*hoisted.main.weights, *hoisted.sources)) if n not in hoisted.prepared]
+        guard = replace(guard, watch=guard.watch.narrowed(program.ran, program.facts, pace))
+    graph = prepared_graph(program.graph, config) if config.native else program.graph
+    hoisted = hoist(graph, {m.name for m in program.mutations if m.name})
+    used = dict.fromkeys((*hoisted.main.weights, *hoisted.sources, *(form.name for form in program.returned_weights)))
+    names = [n for n in used if n not in hoisted.prepared]
     live = LiveWeights(module, program.graph, names)
     prepared = None
     if hoisted.prepare is not None:

@@ -57,6 +57,17 @@ class TorchEngine:
             return Compute(torch.clone)
         return bind_eager(node, values)
 
+    # what native code needs
+
+    def address(self, value: Any) -> int:
+        return value.data_ptr()  # type: ignore[no-any-return]
+
+    def contiguous(self, value: Any) -> Any:
+        return value if value.is_contiguous() else value.contiguous()
+
+    def empty(self, type: TensorType) -> Any:
+        return torch.empty(type.sizes, dtype=TO_TORCH[type.dtype.name])
+
     # what control flow needs
 
     def item(self, value: Any) -> Any:
@@ -65,7 +76,7 @@ class TorchEngine:
     def scalar(self, value: int | bool) -> Any:
         return torch.tensor(value, dtype=torch.bool if isinstance(value, bool) else torch.int64)
 
-    def stack(self, values: Sequence[Any], axis: int, like: Type) -> Any:
+    def stack(self, values: list[Any], axis: int, like: Type) -> Any:
         if values:
             return torch.stack(tuple(values), dim=axis)
         assert isinstance(like, TensorType)

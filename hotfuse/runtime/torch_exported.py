@@ -15,10 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hotfuse.config import Config
-from hotfuse.errors import InputError, UnsupportedModel
+from hotfuse.errors import CaptureError, InputError, UnsupportedModel
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_arguments import Argument, Arguments, read_arguments
-from hotfuse.frontends.torch_export import import_exported
+from hotfuse.frontends.torch_export import call_again, import_exported
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_shapes import declared_ranges
 from hotfuse.frontends.torch_tensor import to_numpy, to_torch
@@ -30,7 +30,7 @@ from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.feeds import Signature, as_array, check_names, written
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
-from hotfuse.runtime.torch_call import as_input, run_program
+from hotfuse.runtime.torch_call import as_input, has_form, lies_as_captured, run_program
 from hotfuse.runtime.torch_engine import TORCH
 
 
@@ -92,6 +92,10 @@ class ExportedModel:
             return "it was closed"
         if self.config.tier == 0:
             return "tier=0 allows nothing but the original"
+        if not lies_as_captured(self.program, leaves):
+            return "an argument that is returned lies in memory another way than when the program was exported"
+        if not all(has_form(self._weights[form.name], form) for form in self.program.returned_weights):
+            return "a weight that is returned has other strides or wants gradients now"
         tensors = (*(t for t in leaves if isinstance(t, torch.Tensor)), *self._weights.values())
         return "gradients are wanted" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else ""
 
@@ -120,7 +124,8 @@ class ExportedModel:
             raise InputError("an exported program returns all its outputs; pass None")
         leaves = self._leaves(feeds)
         with torch.no_grad():
-            results = [_owned(leaf, leaves) for leaf in pytree.tree_leaves(self._answer(leaves))]
+            foreign = (*leaves, *self._weights.values())
+            results = [_owned(leaf, foreign) for leaf in pytree.tree_leaves(self._answer(leaves))]
         return results if out is None else written([f"output {i}" for i in range(len(results))], results, out)
 
     def profile(self, feeds: Mapping[str, Any], calls: int = 10) -> list[StepTime]:
@@ -178,7 +183,12 @@ def compile_exported(exported: Any, config: Config) -> ExportedModel:
     """An exported program that hotfuse runs."""
     with declared_ranges(exported):
         arguments = read_arguments(exported)
-        program = import_exported(exported, config)
+    call = call_again(exported)
+    with declared_ranges(exported):
+        try:
+            program = import_exported(exported, config, call)
+        except CaptureError:  # perhaps because of what its outputs are to each other; else it fails again
+            program = import_exported(exported, config)
     return ExportedModel(exported, replace(program, graph=optimize(program.graph)), arguments, config)
 
 
@@ -204,10 +214,10 @@ def _leaf(argument: Argument, fed: Any) -> Any:
     return float(number) if argument.type is float and type(number) is int else number
 
 
-def _owned(leaf: Any, leaves: Sequence[Any]) -> Any:
-    """A leaf of the answer as an array that shares no memory with what was fed."""
+def _owned(leaf: Any, foreign: Sequence[Any]) -> Any:
+    """A leaf of the answer as an array that shares no memory with what was fed, nor with weights."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     array = to_numpy(leaf)
-    fed = (to_numpy(t) for t in leaves if isinstance(t, torch.Tensor))
-    return array.copy() if any(np.may_share_memory(array, other) for other in fed) else array
+    theirs = (to_numpy(t) for t in foreign if isinstance(t, torch.Tensor))
+    return array.copy() if any(np.may_share_memory(array, other) for other in theirs) else array

@@ -85,6 +85,8 @@ def bypass() -> str:
         return "forward-mode differentiation is active"
     if torch._C._is_any_autocast_enabled():
         return "autocast is on"
+    if torch.nn.utils.parametrize._cache_enabled:  # eager then does not look at weights that change meanwhile
+        return "parametrizations are cached"
     return ""
 
 
@@ -116,7 +118,7 @@ def read_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
             if why:
                 return Call(leaves, None, (), f"an argument is {why}")
             alias = memory.setdefault(leaf.untyped_storage()._cdata, place)
-            if alias != place and not _same(leaf, leaves[alias]):
+            if alias != place and leaf is not leaves[alias]:
                 return Call(leaves, None, (), "arguments overlap in memory")
             layout = None if leaf.is_contiguous() else axis_order(leaf)
             exact = tuple(leaf.stride()) if layout is None and not leaf.is_contiguous() else None
@@ -140,10 +142,6 @@ def axis_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
             return None
         step *= tensor.shape[axis]
     return tuple(order)
-
-
-def _same(a: torch.Tensor, b: Any) -> bool:
-    return isinstance(b, torch.Tensor) and (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
 
 
 def call_structure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

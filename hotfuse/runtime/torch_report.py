@@ -27,9 +27,9 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """`captured_share` is the share of the model's operators that were captured and that our IR knows. It is 0 while no class
-    of the whole model is captured, since nobody has counted its operators then; `classes` lists the submodules that are.
-    `why` answers "why is it not faster yet?"."""
+    """`captured_share` is the share of the model's operators that were captured and that our IR knows. Where only submodules
+    are captured it is that of one call, counted while it ran (`torch_count` says how, and why it is rather too small); it is 0
+    while nothing is captured. `why` answers "why is it not faster yet?"."""
 
     model: str
     calls: int
@@ -61,7 +61,8 @@ def make_torch_report(family: Family) -> TorchReport:
     classes = tuple(_describe(member, served) for member in members for served in member.classes)
     failed = {m.name: reason for m in members for reason in m.failed.values()}
     answered = sum(m.answered for m in members)
-    share = _share([served.program for served in root.classes])
+    in_parts = family.counted[1] if family.counted and classes else 0.0
+    share = _share([served.program for served in root.classes]) if root.classes else in_parts
     why = _why(family, root, bool(classes))
     return TorchReport(root.name, root.calls, answered, share, classes, failed, family.events.counted(), why)
 

@@ -7,6 +7,7 @@ an answer wait, except `wait=True`. What only captures need is imported by the t
     call -> bypass? -> read_call -> class whose guard holds -> plan        (only if `takes_over`)
                                  -> none: the module answers, and the class of the call is captured in the background
 
+A module that is no longer what was captured is captured again, where nobody waits once it has stayed as it is for some calls.
 `strict` raises where a capture or a plan fails. Calls that are none of our business (gradients wanted, hooks, autocast, a call
 that is being traced) are answered by the module there, too. An error of the model's own comes as it is, never as ours.
 """
@@ -19,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +28,11 @@ import torch
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError, HotfuseError
 from hotfuse.events import EventLog
-from hotfuse.frontends.torch_request import TraceRequest
+from hotfuse.frontends.torch_request import SelfChange, TraceRequest
 from hotfuse.locks import IMPORTS, make_lock
+from hotfuse.pace import Pace, Unhurried, hurry
+from hotfuse.runtime.patience import Patience
+from hotfuse.runtime.torch_count import OperatorCount, counted, note_answer
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss, bypass, call_structure, describe_leaves, read_call
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ Eager = Callable[..., Any]
 LATER_S = 0.01  # the first answer returns to its caller before the work behind it begins to compete for the interpreter
 SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
 MEMO_LIMIT = 4096
+LOOK_EVERY = 16  # calls; a look takes 0.1 ms for BERT-base
 
 
 def takes_over(config: Config, served: ServedClass) -> bool:
@@ -48,11 +54,14 @@ def takes_over(config: Config, served: ServedClass) -> bool:
 
 @dataclass
 class Family:
-    """What the controllers of one model share. `budget` is how many captures its submodules may still ask for."""
+    """What the controllers of one model share. `budget` is how many captures its submodules may still ask for, `hopeless` why
+    the capture of one failed, by what all like it have in common."""
 
     config: Config
     events: EventLog
     budget: int = SUBMODULE_CAPTURES
+    hopeless: dict[Hashable, str] = field(default_factory=dict)
+    counted: tuple[Hashable, float] | None = None  # the captured share of a call in parts, and what was captured before it
     members: dict[int, Controller] = field(default_factory=dict)
     open: bool = True
     lock: threading.Lock = field(default_factory=make_lock)
@@ -81,7 +90,9 @@ class Controller:
         self.calls = self.answered = 0
         self.last_miss = ""
         self._pending: dict[Hashable, threading.Event] = {}
+        self._unsettled: set[Hashable] = set()  # frames whose trace saw the module change itself, once
         self._memo: dict[Hashable, ServedClass] = {}
+        self._moves: dict[Hashable, Patience] = {}  # of classes that fit the same calls: how long the module is away from them
         self._watch: ModuleWatch | None = None
         self._lock = make_lock()
         self._started = 0
@@ -143,6 +154,7 @@ class Controller:
             if served.renewed:
                 self.family.events.emit("weights.changed", self.name, served.take_renewed())
             if not isinstance(answer, Miss):
+                note_answer(served.program)
                 return answer
             missed = answer
         self._miss(missed.reason)
@@ -168,6 +180,7 @@ class Controller:
     def _forget(self, served: ServedClass) -> None:
         self.classes = tuple(c for c in self.classes if c is not served)
         self._memo.clear()
+        self._moves.clear()
 
     def _miss(self, why: str) -> None:
         if why:
@@ -180,7 +193,7 @@ class Controller:
         """Have the class of a call captured, unless something speaks against it. True if there may be something new to try,
         other than the classes `seen`."""
         wait = self.config.wait
-        if any(not takes_over(self.config, c) for c in self._candidates(call)) or call.frame in self.failed:
+        if call.frame in self.failed or not (wait or self._is_homeless(call)):
             return False
         if self._watch is not None and self._watch.hooked():
             self.last_miss = "a hook is registered"
@@ -194,6 +207,8 @@ class Controller:
             done = self._pending.get(call.frame)
             mine = done is None
             if done is None:
+                if self._is_hopeless(call.frame):
+                    return False
                 why = self._against_another()
                 if why:
                     self.last_miss = why
@@ -213,6 +228,28 @@ class Controller:
         if wait:
             done.wait()
         return wait
+
+    def _is_homeless(self, call: Call) -> bool:
+        """Whether no class fits a call, or the module has left all that do and stays where it is: a model that changes in every
+        call would be captured for ever. One call in `LOOK_EVERY` looks, and the next ones until that is clear."""
+        fitting = list(self._candidates(call))
+        if not fitting:
+            return True
+        with self._lock:
+            patience = self._moves.setdefault(tuple(map(id, fitting)), Patience())
+            if not patience.is_due(LOOK_EVERY):
+                return False
+        reasons = [served.departure() for served in fitting]
+        seen = [*reasons, *chain.from_iterable(served.state() for served in fitting)] if all(reasons) else []
+        with self._lock:
+            steady = bool(seen) and patience.is_steady(seen, _same_state)
+            if steady or not seen:
+                patience.forget()
+            return steady
+
+    def _pace(self) -> Pace:
+        """Of the work on a capture: behind calls that are answered meanwhile, or while a caller waits."""
+        return hurry if self.config.wait or self.config.capture == "blocking" else Unhurried()
 
     def _ask_later(self, request: _Request) -> None:
         time.sleep(LATER_S)
@@ -236,6 +273,15 @@ class Controller:
         else:
             submit(job, urgent)
 
+    def _is_hopeless(self, frame: Hashable) -> bool:
+        """Whether the capture of a submodule just like this one has failed; then this one's has, too. Called under the lock."""
+        if self._is_root or not self.family.hopeless:
+            return False
+        why = self.family.hopeless.get((_likeness(self.module), frame))
+        if why:
+            self.failed = {**self.failed, frame: why}
+        return bool(why)
+
     def _against_another(self) -> str:
         """Why no other capture may begin now; "" if one may, which then counts. The first `max_captures` may begin at once,
         whether they succeed or not; after them each must wait for as many calls as there were before it. Classes that the
@@ -244,7 +290,7 @@ class Controller:
         if self._started >= limit and self.calls < self._next_at:
             return f"max_captures={limit} captures were tried already; the next may be at call {self._next_at}"
         if len(self.classes) + len(self._pending) >= limit:
-            stale = next((c for c in self.classes if c.is_stale()), None)
+            stale = next((c for c in self.classes if c.departure()), None)
             if stale is None:
                 return f"max_captures={limit} classes of calls are captured already"
             self._forget(stale)
@@ -267,18 +313,25 @@ class Controller:
             from hotfuse.frontends.torch_watch import ModuleWatch
             from hotfuse.runtime.torch_capture import Postponed
 
+        pace = self._pace()
         watch = self._watch
         if watch is None or watch.changed():
-            watch = self._watch = ModuleWatch(self.module)
+            try:
+                watch = self._watch = ModuleWatch(self.module, pace=pace)
+            except RuntimeError as error:  # a dictionary that another thread adds to cannot be walked through
+                raise Postponed(f"the module changed while it was looked at: {error}") from error
         request.watch = watch
         if watch.hooked():
             raise Postponed("a hook is registered")
         grad, _, default_dtype, *_ = request.frame[2]
-        data, tensors = make_skeleton(TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype))
-        _check_tensors(self.module, watch, tensors)
-        changed = watch.changed()
-        if changed:
-            raise Postponed(changed)
+        try:
+            asked = TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype)
+            data, tensors = make_skeleton(asked, pace)
+            _check_tensors(self.module, watch, tensors)
+        finally:
+            changed = watch.changed()
+            if changed:  # also where that made it fail
+                raise Postponed(changed)
         return data
 
     def _finish(self, request: _Request, found: Trace | CaptureError) -> None:
@@ -286,16 +339,21 @@ class Controller:
 
         events = self.family.events
         try:
+            if isinstance(found, SelfChange) and request.frame not in self._unsettled:
+                self._unsettled.add(request.frame)
+                raise Postponed(f"{found}; it may be settled after the next answer")
             if isinstance(found, CaptureError):
                 raise found
             with IMPORTS:
                 from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
 
             assert request.watch is not None
-            served = serve(self.module, CallGuard(request.frame, found.shapes, request.watch), found.program, self.config)
+            guard = CallGuard(request.frame, found.shapes, request.watch)
+            served = serve(self.module, guard, found.program, self.config, self._pace())
             with self._lock:
                 if self.family.open:
                     self.classes = (*self.classes, served)
+                    self._moves.clear()
             events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
         except Postponed as error:
             self.last_miss = str(error)
@@ -304,6 +362,8 @@ class Controller:
             reason = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
             with self._lock:
                 self.failed = {**self.failed, request.frame: reason}
+            if not self._is_root:
+                self.family.hopeless[_likeness(self.module), request.frame] = f"as {self.name}: {reason}"
             events.emit("capture.failed", self.name, reason)
         finally:
             with self._lock:
@@ -320,8 +380,16 @@ class Controller:
             return eager(*args, **kwargs)
         from hotfuse.runtime.torch_route import routed
 
-        with routed(self._submodule_call):
-            return eager(*args, **kwargs)
+        members = self.family.all()
+        state = (sum(len(m.classes) for m in members), sum(len(m.failed) for m in members))
+        if self.family.counted is not None and self.family.counted[0] == state:
+            with routed(self._submodule_call):
+                return eager(*args, **kwargs)
+        count = OperatorCount()
+        with routed(counted(self._submodule_call, count)), count:
+            result = eager(*args, **kwargs)
+        self.family.counted = state, count.share
+        return result
 
     def _submodule_call(self, module: torch.nn.Module, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         controller = self.family.members.get(id(module))
@@ -339,17 +407,20 @@ class Controller:
         return len(self._pending)
 
     def settled(self, timeout_s: float | None) -> bool:
-        """Wait until no capture is pending; False if that takes longer than `timeout_s`."""
+        """Wait until no capture is pending and no weights are being prepared; False if that takes longer than `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            pending = list(self._pending.values())
-        return all(e.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for e in pending)
+            waits: list[Callable[[float | None], bool]] = [e.wait for e in self._pending.values()]
+        waits += [c.settled for c in self.classes]
+        return all(wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for wait in waits)
 
     def refresh(self) -> None:
         """Look at the module anew: prepared values are computed again, failed captures may be tried again."""
         with self._lock:
             self.failed = {}
+            self._unsettled = set()
             self._started = 0
+        self.family.hopeless.clear()
         for served in self.classes:
             served.refresh()
 
@@ -372,6 +443,13 @@ class _Request:
     watch: ModuleWatch | None = None
 
 
+def _likeness(module: torch.nn.Module) -> Hashable:
+    """What modules must have in common for a capture to fail alike: their classes, and those of all parts, and every attribute
+    that is a flag or a name. (Numbers are sizes or places; weights do not matter.)"""
+    parts = ((type(m), *sorted((k, v) for k, v in m.__dict__.items() if isinstance(v, (bool, str)))) for m in module.modules())
+    return tuple(parts)
+
+
 def _check_tensors(module: torch.nn.Module, watch: ModuleWatch, tensors: list[torch.Tensor]) -> None:
     """Refuse tensors that a graph would take for constants although nobody watches them or knows their values."""
     from hotfuse.frontends.torch_skeleton import SMALL_BYTES
@@ -387,6 +465,12 @@ def _check_tensors(module: torch.nn.Module, watch: ModuleWatch, tensors: list[to
             raise CaptureError(f"it reads a tensor of shape {shape} from a closure or a global; make it a buffer")
         if tensor.numel() * tensor.element_size() >= SMALL_BYTES:
             raise CaptureError(f"a tensor of shape {shape} is held in a Python object or container; make it a buffer")
+
+
+def _same_state(a: list[Any], b: list[Any]) -> bool:
+    from hotfuse.frontends.torch_watch import same_state  # there already: a class was captured
+
+    return same_state(a, b)
 
 
 def _after_fork() -> None:

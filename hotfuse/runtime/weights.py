@@ -1,39 +1,47 @@
 """Weights: read live from the module in every call; values prepared from them are watched, because weights may change under us.
 
-`LiveWeights` finds the tensors behind a graph's weight names. State: none but where to look.
+`LiveWeights` finds the tensors behind a graph's weight names.
 
-`PreparedWeights` holds what was computed from weights ahead of calls, and notices that a source changed by, in this order:
+`PreparedWeights` holds what was computed from weights ahead of calls, and `Stamps` of these weights: values that do not fit the
+weights as they are now are never handed out. Who waits for it (`wait=True`) has them computed anew by the call that notices a
+change. Else that call and those after it go without, and a thread computes them:
 
-    identity, data pointer, `_version`   in every call: `load_state_dict`, `.to()`, in-place operators, other tensors
-    an optimizer's step                  the step hook raises an epoch; the next call compares full checksums
-    checksums                            a share in every call, all of them once in `audit_every` calls: what leaves no trace,
-                                         as `AdamW(fused=True)`, `p.data += d` and writes through numpy
+    call: stamps fit -> values
+          they do not -> None; once `Patience` saw the same weights often enough -> thread -> new values, by one reference
 
-A change means new values before the next answer: the call that notices it computes them, others that need them wait.
+so weights that change in every step of a training loop are not prepared at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from hotfuse.errors import ExecutionError
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.locks import make_lock
+from hotfuse.pace import Pace, Unhurried, hurry
+from hotfuse.runtime.patience import Patience
+from hotfuse.runtime.weight_stamps import STEPPED, Stamps, mark
 
-CHUNK_BYTES = 1 << 18  # of one checksum: 32,768 words, the most that torch works through without waking its thread pool
-_VERSION = operator.attrgetter("_version")
 _SHAPE = operator.attrgetter("shape")
 _DTYPE = operator.attrgetter("dtype")
 _DEVICE = operator.attrgetter("device")
 _GRADIENT = operator.attrgetter("requires_grad")
 
+Prepare = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
 
 class LiveWeights:
-    """The tensors of a module by the names that a captured graph gives them."""
+    """The tensors of a module by the names that a captured graph gives them. State: torch's own check of their properties, one
+    loop of C; where it fails, a slower look decides, and it is made anew."""
 
     def __init__(self, module: torch.nn.Module, graph: Graph, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -43,6 +51,11 @@ class LiveWeights:
         self._shapes = list(map(_SHAPE, tensors))
         self._dtypes = list(map(_DTYPE, tensors))
         self._devices = list(map(_DEVICE, tensors))
+        self._strides = list(map(torch.Tensor.stride, tensors))
+        firsts = {id(t): place for place, t in reversed(list(enumerate(tensors)))}
+        self._firsts = list(firsts.values())
+        self._copies = [(place, firsts[id(t)]) for place, t in enumerate(tensors) if firsts[id(t)] != place]
+        self._guard = _guard(self._distinct(tensors))
         for name, tensor in zip(names, tensors, strict=True):
             declared = graph.type(name)
             if isinstance(declared, TensorType) and declared.shape != tuple(tensor.shape):
@@ -52,17 +65,44 @@ class LiveWeights:
         """The tensors now, or why they are not those that were captured."""
         try:
             tensors = [table[key] for table, key in self._places]
-            if list(map(_SHAPE, tensors)) != self._shapes:
-                return "a weight has another shape"
-            if list(map(_DTYPE, tensors)) != self._dtypes:
-                return "a weight has another dtype"
-            if list(map(_DEVICE, tensors)) != self._devices:
-                return "a weight is on another device"
+            same = all(tensors[copy] is tensors[first] for copy, first in self._copies)
+            if not (same and self._guard(*self._distinct(tensors))):
+                why = self._difference(tensors)
+                if why:
+                    return why
+                self._guard = _guard(self._distinct(tensors))
             if any(a[key] is not b[other] for (a, key), (b, other) in self._ties):
                 return "weights that were tied no longer are"
         except (KeyError, AttributeError):
             return "a weight was removed or replaced by something else"
         return tensors
+
+    def properties(self) -> list[Any]:
+        """What `read` looks at, as it is now."""
+        tensors = [table.get(key) for table, key in self._places]
+        return [(tuple(t.shape), t.stride(), t.dtype, str(t.device)) if isinstance(t, torch.Tensor) else t for t in tensors]
+
+    def _distinct(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors without those that were known by an earlier name."""
+        return [tensors[i] for i in self._firsts] if self._copies else tensors
+
+    def _difference(self, tensors: Sequence[torch.Tensor]) -> str:
+        if list(map(_SHAPE, tensors)) != self._shapes:
+            return "a weight has another shape"
+        if list(map(_DTYPE, tensors)) != self._dtypes:
+            return "a weight has another dtype"
+        if list(map(_DEVICE, tensors)) != self._devices:
+            return "a weight is on another device"
+        if list(map(torch.Tensor.stride, tensors)) != self._strides:  # on which the strides of results may depend
+            return "a weight lies in memory another way"
+        return ""
+
+
+def _guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Whether tensors have the types, devices and shapes (and strides, and requires_grad) that these have now, for a thread in
+    this one's modes. Tensors that occur twice fail."""
+    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return guards.check  # type: ignore[no-any-return]
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
@@ -89,132 +129,118 @@ def ties(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
                 yield known, name
 
 
-class PreparedWeights:
-    """Values computed from weights. One lock guards a renewal; a call that finds nothing changed takes none."""
+@dataclass
+class _Made:
+    """One generation of prepared values. The count of its uses may miss one: it only serves `Patience`."""
 
-    def __init__(self, prepare: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], audit_every: int) -> None:
+    stamps: Stamps
+    values: Sequence[torch.Tensor]
+    uses: int = 0
+
+
+class PreparedWeights:
+    """Values computed from weights. State: the values there are, the thread that makes new ones, and what it needs to know.
+    The lock guards this state for a moment; it is held during a preparation only by those who wait for one anyway."""
+
+    def __init__(self, prepare: Prepare, audit_every: int) -> None:
         self._prepare = prepare
         self._audit_every = audit_every
         self._lock = make_lock()
         self._made: _Made | None = None
+        self._before: _Made | None = None  # what may turn out to be as good as ever
+        self._patience = Patience()
+        self._worker: threading.Thread | None = None
+        self._refreshes = 0
+        self._failure = ""
         self.renewals = 0
-        OPTIMIZER_STEPS.listen()
 
     def values(self, sources: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], str]:
         """Values that fit the sources as they are now, and why they were made anew ("" if they were not)."""
         made = self._made
-        reason = "first use" if made is None else made.stale(sources, self._audit_every)
+        reason = "first use" if made is None else made.stamps.change(sources, self._audit_every)
         if not reason:
             assert made is not None
             return made.values, ""
         with self._lock:
-            if self._made is not made and self._made is not None:  # another thread was here first
-                reason_now = self._made.stale(sources, self._audit_every)
-                if not reason_now:
-                    return self._made.values, ""
-            self._made = _Made(sources, self._prepare)
+            other = self._made
+            if other is not None and other is not made and not other.stamps.change(sources, self._audit_every):
+                return other.values, ""  # another thread was here first
+            refreshes = self._refreshes
+            new = self._make(sources, None, hurry)
+            self._made = new if refreshes == self._refreshes else None
             self.renewals += made is not None
-            return self._made.values, reason
+            return new.values, reason
+
+    def ready(self, sources: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor] | None, str]:
+        """Values that fit the sources, if there are such, and what speaks against the last ones if this call noticed it
+        first. ExecutionError if none can be made."""
+        made = self._made
+        doubt = "" if made is None else made.stamps.doubt(sources, self._audit_every)
+        if made is not None and not doubt:
+            made.uses += 1
+            return made.values, ""
+        seen = mark(sources)
+        with self._lock:
+            if self._failure:
+                raise ExecutionError(self._failure)
+            first = made is not None and self._made is made
+            if first:
+                assert made is not None
+                self._made, self._before = None, made if doubt == STEPPED else None
+                self._patience.judge(made.uses)
+            if self._made is None and not self._is_busy() and self._patience.is_steady(seen):
+                self._start(sources)
+        return None, doubt if first else ""
+
+    def _is_busy(self) -> bool:
+        return self._worker is not None and self._worker.is_alive()  # in a forked child no thread of the parent's is
+
+    def _start(self, sources: Sequence[torch.Tensor]) -> None:
+        arguments = (list(sources), self._before, self._refreshes)
+        worker = threading.Thread(target=self._renew, args=arguments, name="hotfuse-prepare", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads: a later call tries again
+            worker.start()
+            self._worker = worker
+
+    def _renew(self, sources: Sequence[torch.Tensor], before: _Made | None, refreshes: int) -> None:
+        """The thread: make values and publish them, unless the weights changed meanwhile."""
+        try:
+            with _TURN:
+                new = self._make(sources, before, Unhurried())
+            fits = not new.stamps.doubt(sources, self._audit_every)
+        except Exception as error:
+            with self._lock:
+                self._failure = f"the values that a plan needs of its weights cannot be made: {type(error).__name__}: {error}"
+            return
+        with self._lock:
+            if refreshes != self._refreshes:
+                return
+            self._before = None
+            if fits:
+                self._made = new
+                self.renewals += 1
+            else:
+                self._patience.judge(0)
+
+    def _make(self, sources: Sequence[torch.Tensor], before: _Made | None, pace: Pace) -> _Made:
+        stamps = Stamps(sources, pace)  # first: what changes while values are computed must not fit
+        if before is not None and stamps.has_contents_of(before.stamps):
+            return _Made(stamps, before.values)
+        with torch.no_grad():
+            return _Made(stamps, list(self._prepare(sources)))
+
+    def settled(self, timeout_s: float | None) -> bool:
+        """Wait until no thread prepares values; False if that takes longer than `timeout_s`."""
+        worker = self._worker
+        if worker is not None:
+            worker.join(timeout_s)
+        return not self._is_busy()
 
     def refresh(self) -> None:
-        """Forget what was prepared; the next call prepares anew."""
-        self._made = None
+        """Forget what was prepared, and what is being prepared."""
+        self._refreshes += 1
+        self._made = self._before = None
+        self._failure = ""
 
 
-class _Made:
-    """One generation of prepared values, with the stamps and checksums its sources had just before it was computed."""
-
-    def __init__(
-        self, sources: Sequence[torch.Tensor], prepare: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-    ) -> None:
-        self._epoch = OPTIMIZER_STEPS.epoch
-        self._sources = list(sources)
-        self._pointers = list(map(torch.Tensor.data_ptr, sources))
-        self._versions = versions(sources)
-        self._chunks = [chunk for tensor in sources for chunk in chunks(tensor)]
-        self._sums = [checksum(chunk) for chunk in self._chunks]
-        self._cursor = 0
-        with torch.no_grad():
-            self.values = list(prepare(sources))
-
-    def stale(self, sources: Sequence[torch.Tensor], audit_every: int) -> str:
-        if not all(map(operator.is_, sources, self._sources)):
-            return "a weight was replaced"
-        if list(map(torch.Tensor.data_ptr, sources)) != self._pointers:
-            return "a weight moved to other memory"
-        if versions(sources) != self._versions:
-            return "a weight was changed in place"
-        if self._epoch != OPTIMIZER_STEPS.epoch:
-            if self._differs(range(len(self._chunks))):
-                return "an optimizer changed a weight"
-            self._epoch = OPTIMIZER_STEPS.epoch
-        share = -(-len(self._chunks) // audit_every)
-        start, self._cursor = self._cursor, (self._cursor + share) % max(len(self._chunks), 1)
-        if self._differs(i % len(self._chunks) for i in range(start, start + share)):
-            return "a weight changed without a trace"
-        return ""
-
-    def _differs(self, places: Any) -> bool:
-        return any(checksum(self._chunks[i]) != self._sums[i] for i in places)
-
-
-def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The versions of tensors; inference tensors have none."""
-    try:
-        return list(map(_VERSION, tensors))
-    except RuntimeError:
-        return [-1 if t.is_inference() else t._version for t in tensors]
-
-
-def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Pieces of a tensor that share its memory; one that is not contiguous is read through its whole storage."""
-    flat = tensor.detach()
-    if flat.is_contiguous():
-        raw = flat.reshape(-1).view(torch.uint8)
-    else:
-        raw = torch.empty(0, dtype=torch.uint8, device=flat.device).set_(flat.untyped_storage())  # type: ignore[call-overload]
-    yield from raw.split(CHUNK_BYTES)
-
-
-def checksum(chunk: torch.Tensor) -> tuple[int, int, int]:
-    """Position-sensitive sums of a chunk: exchanging two rows changes them, as changing one element does. The upper halves of
-    words are summed once more: a flipped sign of many doubles cancels out at the top of a word, but not there."""
-    whole = chunk.numel() // 8 * 8
-    words = chunk[:whole].view(torch.int64) if chunk.data_ptr() % 8 == 0 else chunk[:whole].clone().view(torch.int64)
-    factors = _factors(words.numel(), chunk.device)
-    low, high = (int(torch.dot(w, factors)) for w in (words, words >> 32)) if whole else (0, 0)
-    return low, high, hash(tuple(chunk[whole:].tolist()))
-
-
-_FACTORS: dict[torch.device, torch.Tensor] = {}
-
-
-def _factors(count: int, device: torch.device) -> torch.Tensor:
-    """Fixed odd numbers: an odd factor is invertible modulo 2**64, so no single change cancels out."""
-    found = _FACTORS.get(device)
-    if found is None:
-        generator = torch.Generator().manual_seed(0x5EED)
-        found = (torch.randint(-(1 << 62), 1 << 62, (CHUNK_BYTES // 8,), generator=generator) * 2 + 1).to(device)
-        _FACTORS[device] = found
-    return found[:count]
-
-
-class _OptimizerSteps:
-    """Counts steps of any optimizer in this process, from the first time somebody listens."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self._listening = False
-
-    def listen(self) -> None:
-        if not self._listening:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
-
-            self._listening = True
-            register_optimizer_step_post_hook(self._count)
-
-    def _count(self, *_: Any) -> None:
-        self.epoch += 1
-
-
-OPTIMIZER_STEPS = _OptimizerSteps()
+_TURN = make_lock()  # models prepare one after another; taken by their threads only

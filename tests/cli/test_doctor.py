@@ -146,7 +146,18 @@ def test_the_command_says_all_of_it() -> None:
     data = json.loads(result.stdout)
     assert data["versions"]["numpy"]
     assert data["machine"]["usable_cores"] == len(os.sched_getaffinity(0))
+    assert data["spec"]["isa"] in ("avx512", "avx2", "sse", "other")
+    assert data["spec"]["key"].startswith(data["spec"]["isa"])
     assert "instruction sets" in result.stderr
+    assert "code is generated for" in result.stderr
+
+
+def test_the_command_shows_the_instruction_set_that_was_asked_for() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--json", "-"], env={"HOTFUSE_ISA": "sse"})
+    assert json.loads(result.stdout)["spec"]["vector_bytes"] == 16
+    refused = CliRunner().invoke(main, ["doctor", "--json", "-"], env={"HOTFUSE_ISA": "avx9"})
+    assert refused.exit_code == 1
+    assert json.loads(refused.stdout)["spec"] is None
 
 
 def test_an_error_gives_exit_code_1() -> None:

@@ -18,6 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import hotfuse
 from hotfuse.errors import CaptureError
+from hotfuse.frontends import torch_code
+from hotfuse.frontends.torch_attempt import attempts
 from hotfuse.frontends.torch_code import CodeRecord
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
@@ -129,7 +131,7 @@ class AtLeastTwo(Positions):
 def traced(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Trace:
     leaves = describe_leaves(read_call(args, kwargs).leaves)
     request = TraceRequest(module.eval(), leaves, call_structure(args, kwargs), False, torch.float32)
-    return trace(rebuilt(request), optimize)
+    return trace(lambda: rebuilt(request), optimize)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,56 @@ def test_every_shape_gets_eagers_answer_whatever_was_captured_first(module: type
             x = torch.randn(shape)
             torch.testing.assert_close(fast(x), model(x))
     assert fast.report().answered == 6
+
+
+class Intricate(Positions):
+    """Its answer depends on the second size in a way that takes long to reason about."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = x.shape[1]
+        for i in range(2, 40):
+            size = (size * i + x.shape[1]) // (i + 1) + size % i
+        return super().forward(x) * size
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(3, "[s77, 8, 4] where 2 <= s77"), (1, "[s77, 8, 4] where 1 <= s77")])
+def test_sizes_that_take_too_long_to_reason_about_are_fixed(monkeypatch: pytest.MonkeyPatch, rows: int, expected: str) -> None:
+    monkeypatch.setattr(torch_code, "SIZE_CALLS", 100_000)
+    monkeypatch.setattr(torch_code, "SIZE_CALLS_EACH", 100)
+    found = traced(Intricate(), torch.zeros(rows, 8, 4))
+    assert str(found.shapes) == expected
+    assert found.note.count("IntricateSizes") == 1, found.note  # other attempts that vary this size are not made
+    assert sys.getprofile() is None
+
+
+def test_reasoning_about_sizes_that_never_ends_leaves_the_sizes_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_code, "SIZE_CALLS", 10)
+    monkeypatch.setattr(torch_code, "SIZE_CALLS_EACH", 0)
+    found = traced(Positions(), torch.zeros(3, 8, 4))
+    assert str(found.shapes) == "[3, 8, 4]"
+
+
+def test_what_cannot_be_traced_at_fixed_sizes_is_given_up_at_once() -> None:
+    class Branching(Positions):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if x.sum().item() > 0 else x
+
+    with pytest.raises(CaptureError) as raised:
+        traced(Branching(), torch.zeros(1, 1, 4))
+    assert "it: widened: " in str(raised.value)
+    assert "; static: " in str(raised.value)
+    assert not any(f"; {name}: " in str(raised.value) for name in ("batch widened", "dynamic", "batch"))
+
+
+def test_attempts_go_from_general_to_special() -> None:
+    def names(*tensors: torch.Tensor) -> list[str]:
+        return [a.name for a in attempts(describe_leaves(tensors))]
+
+    assert names(torch.zeros(1, 1, 4)) == ["widened", "batch widened", "dynamic", "batch", "static"]
+    assert names(torch.zeros(1, 4)) == ["batch widened", "dynamic", "batch", "static"]
+    assert names(torch.zeros(3, 4)) == ["dynamic", "batch", "static"]
+    assert names(torch.zeros(3)) == ["batch", "static"]
+    assert names(torch.zeros(())) == names(torch.zeros(0, 2)) == names() == ["static"]
 
 
 def test_an_input_with_gaps_is_traced_as_it_is() -> None:

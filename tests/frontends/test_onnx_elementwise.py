@@ -92,6 +92,13 @@ def test_clip_with_inputs(dtype: Any, given: tuple[int | None, int | None]) -> N
     assert same_bits(run("Clip", inputs, 13)[0], run_ort("Clip", inputs, 13)[0])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("given", [(0.0, 6.0), (0.0, None), (None, 0.0), (-0.0, 0.0), (None, -0.0), (-6.0, -0.0)])
+def test_clip_keeps_what_equals_a_bound(dtype: Any, given: tuple[float | None, float | None]) -> None:
+    inputs = [np.resize(np.array([0.0, -0.0, 1, -1], dtype), 37), *(None if v is None else np.array(v, dtype) for v in given)]
+    assert same_bits(run("Clip", inputs, 13)[0], run_ort("Clip", inputs, 13)[0])
+
+
 @pytest.mark.parametrize(
     ("op", "opset", "attrs"),
     [

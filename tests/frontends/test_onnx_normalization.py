@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as nn
 
 from hotfuse.errors import InvalidModel
+from hotfuse.ir.op import OPS
 from hotfuse.numerics import close_to_exact, same_bits
 from tests.frontends.single_node import load, ops_of, run, run_ort
 
@@ -209,3 +210,10 @@ def test_mean_variance_does_not_cancel() -> None:
 def test_mean_variance_without_axes_is_over_all_but_channels() -> None:
     (ours,) = run("MeanVarianceNormalization", [X], 13)
     np.testing.assert_allclose(ours, run_ort("MeanVarianceNormalization", [X], 13)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3827, 1 / 3, 7.77])
+def test_a_row_of_equal_elements_is_normalized_to_nothing(value: float) -> None:
+    x = np.full((2, 3, 6), value, np.float32)
+    for op in ("instance_norm", "layer_norm"):
+        assert not OPS[op].reference(x).any()

@@ -164,6 +164,14 @@ def test_grid_sample_of_volumes() -> None:
         agree("GridSample", normal(1, 2, 4, 5, 6), grid, opset=20, mode="linear", padding_mode=padding)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("sizes", [(4, 5), (3, 2, 4)])
+def test_affine_grid(batch: int, align: int, sizes: tuple[int, ...]) -> None:
+    axes = len(sizes)
+    agree("AffineGrid", normal(batch, axes, axes + 1), np.array([batch, 3, *sizes]), opset=20, align_corners=align)
+
+
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("sampling", [0, 2])
 def test_roi_align(mode: str, sampling: int) -> None:

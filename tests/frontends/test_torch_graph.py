@@ -8,6 +8,7 @@ import pytest
 import sympy
 import torch
 import torch.nn.functional as F
+from torch.fx.node import _side_effectful_functions
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, DimError, InputError, LimitExceeded, UnsupportedModel
@@ -261,9 +262,26 @@ def test_random_operators_consume_the_generator_as_eager_does() -> None:
     assert torch.equal(torch.rand(1), after)
 
 
-def test_random_numbers_that_nobody_reads_are_refused() -> None:
+def test_random_numbers_that_nobody_reads_are_drawn() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         torch.rand(3)  # it moves the generator
+        torch.randn_like(x)
+        return F.dropout(x + torch.rand(4), 0.5)
+
+    before = set(_side_effectful_functions)
+    model = compiled(function, X)
+    torch.manual_seed(7)
+    expected = function(X)
+    after = torch.rand(1)
+    torch.manual_seed(7)
+    assert torch.equal(model(X), expected)
+    assert torch.equal(torch.rand(1), after)
+    assert before == _side_effectful_functions
+
+
+def test_random_numbers_that_are_lost_on_the_way_are_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        F.dropout(x, 0.5)  # taken apart, and its parts are dropped
         return x + 1
 
     with pytest.raises(CaptureError, match="nobody reads"):

@@ -19,9 +19,11 @@ from hotfuse.numerics import close_to_exact, same_bits, within_ulp
 from hotfuse.runtime.torch_backend import COMPILED, EVENTS
 from tests.fuzz.nnsmith_models import SmithModel
 
+NOT_EXPORTED, ANOTHER_MODEL, THROUGH = "not exported", "exported as another model", "through onnx"
 
-def through_onnx(model: SmithModel) -> list[str] | None:
-    """By torch.onnx.export and `hotfuse.load`; None where the exporter itself fails."""
+
+def through_onnx(model: SmithModel) -> tuple[str, list[str]]:
+    """By torch.onnx.export and `hotfuse.load`: how far the model came, and what is wrong."""
     file = io.BytesIO()
     names = [f"x{i}" for i in range(len(model.inputs))]
     try:
@@ -30,7 +32,7 @@ def through_onnx(model: SmithModel) -> list[str] | None:
             torch.onnx.export(model.net, model.inputs, file, dynamo=False, input_names=names, opset_version=18)
         proto = onnx.load_from_string(file.getvalue())
     except Exception:
-        return None
+        return NOT_EXPORTED, []
     try:
         session = hotfuse.load(proto, strict=True)
         verify(session.graph)
@@ -38,24 +40,23 @@ def through_onnx(model: SmithModel) -> list[str] | None:
         feeds = {n: x.numpy() for n, x in zip(names, model.inputs, strict=True) if n in fed}
         ours = session.run(None, feeds)
     except Exception as error:
-        return [f"{type(error).__name__}: {error}"]
+        return THROUGH, [f"{type(error).__name__}: {error}"]
     found = [*_differences(ours, model)]
-    return _apart_from_oracle(proto, feeds, ours) if found else found
+    return (ANOTHER_MODEL, []) if found and _is_another_model(proto, feeds, ours, model) else (THROUGH, found)
 
 
-def _apart_from_oracle(proto: onnx.ModelProto, feeds: dict[str, Any], ours: Sequence[Any]) -> list[str] | None:
-    """Where ours is not eager's result, the exporter may have written another model (it drops float64, for one). Then onnx's
-    own evaluator gives our result too, and None says that the export is no test."""
+def _is_another_model(proto: onnx.ModelProto, feeds: dict[str, Any], ours: Sequence[Any], model: SmithModel) -> bool:
+    """Whether the exporter wrote another model (it drops float64, for one): onnx's own evaluator breaks the rule against eager
+    as ours does, and the two agree."""
     try:
-        theirs = onnx.reference.ReferenceEvaluator(proto).run(None, feeds)
+        theirs = [np.asarray(x) for x in onnx.reference.ReferenceEvaluator(proto).run(None, feeds)]
     except Exception:
-        return None
-    for i, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
-        try:
-            torch.testing.assert_close(torch.from_numpy(mine), torch.from_numpy(np.array(other, mine.dtype)), equal_nan=True)
-        except AssertionError as error:
-            return [f"output {i}: neither eager's result nor the evaluator's: {error}"]
-    return None
+        return False
+    agree = all(
+        within_ulp(mine, other, 4) if mine.dtype.kind == "f" else same_bits(mine, other)
+        for mine, other in zip(ours, theirs, strict=True)
+    )
+    return agree and any(True for _ in _differences(theirs, model))
 
 
 def through_dynamo(model: SmithModel) -> list[str]:
@@ -83,7 +84,5 @@ def _differences(ours: Sequence[Any], model: SmithModel) -> Iterator[str]:
             verdict = same_bits(mine, theirs)
         else:
             verdict = close_to_exact(mine, theirs, truth)
-            if not verdict and mine.shape == theirs.shape and within_ulp(mine, np.asarray(truth.astype(theirs.dtype)), 2):
-                continue
         if not verdict:
             yield f"output {i}: {verdict.reason}"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,22 +17,21 @@ from onnx import helper, numpy_helper
 
 import hotfuse
 from hotfuse.config import Config
+from hotfuse.errors import DimError
 from hotfuse.frontends.onnx_model import load_onnx
 from hotfuse.ir.dim import substitute
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.text import parse_graph, print_graph
 from hotfuse.ir.types import TensorType
 from hotfuse.ir.verify import verify
-from hotfuse.numerics import GOOD, Verdict, close_to_exact, same_bits, spacing, within_ulp
+from hotfuse.numerics import GOOD, Verdict, close_to_exact, same_bits, within_ulp
 from hotfuse.runtime.session import Session
-from tests.fuzz.onnx_draft import Draft, Tensor, compute, read_names
+from tests.fuzz.onnx_draft import Draft, Rejected, Tensor, random_array, read_names, run_optimized, run_reference, widen
 
-# operators whose float results jump; operators that may answer with either zero when asked to choose between 0.0 and -0.0
-JUMPS = ("Floor", "Ceil", "Round", "Sign", "ThresholdedRelu", "Mod", "Hardmax")
-CHOOSING = ("Clip", "Min", "Max", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool")
-
-
-FEW = 16
+ORACLES_APART = "the oracles break the rule between themselves"
+POOLED = "short rows judged over more inputs"
+REFUSED = "a reshape of nothing is refused"
+FEW = 16  # elements of a row, or inputs in place of them
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def failures(case: Case, threads: bool = False) -> list[str]:
         found = [*_structure("imported", imported.graph), *_results("without passes", plain, case)]
         optimized = hotfuse.load(case.proto, strict=True)
         found += [*_structure("optimised", optimized.graph), *_results("with passes", optimized, case)]
-        if threads and not found:
+        if threads and not found and not case.draft.discarded[REFUSED]:
             found += _from_two_threads(optimized, case)
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
@@ -97,68 +97,91 @@ def _results(stage: str, session: Session, case: Case) -> Iterable[str]:
     for i, sizes in enumerate(case.draft.settings):
         feeds = case.feeds(i)
         kept = {n: x.copy() for n, x in feeds.items()}
-        found = session.run(None, feeds)
+        try:
+            found = session.run(None, feeds)
+        except DimError as error:
+            if "Reshape reads as another size" not in str(error) or all(t.data[i].size for t in case.draft.tensors.values()):
+                raise
+            case.draft.discarded[REFUSED] += 1
+            continue
         for n, x in feeds.items():
             if not np.array_equal(x, kept[n]):
                 yield f"{stage}, sizes {dict(sizes)}: input {n} was changed"
         for tensor, ours, signature in zip(case.outputs, found, session.outputs, strict=True):
-            verdict = judge(case, tensor, np.asarray(ours), i)
+            verdict = judge(case, tensor, np.asarray(ours), i, session)
             if not verdict:
                 yield f"{stage}, sizes {dict(sizes)}: {tensor.name}: {verdict.reason}"
             elif isinstance(signature.type, TensorType) and signature.type.shape is not None:
                 told = tuple(substitute(d, sizes) for d in signature.type.shape)
-                if 0 in told and any(n.op_type == "Reshape" for n in case.proto.graph.node):
-                    continue  # a computed size that turns out 0 copies another size, which only a call can tell
                 if len(told) != ours.ndim or any(isinstance(d, int) and d != s for d, s in zip(told, ours.shape, strict=True)):
                     yield f"{stage}, sizes {dict(sizes)}: {tensor.name} has shape {ours.shape}, the session says {told}"
+    if case.draft.discarded[REFUSED]:
+        return
     strided = {n: np.repeat(x, 2, axis=-1)[..., ::2] if x.ndim else x for n, x in case.feeds(0).items()}
     for a, b in zip(session.run(None, case.feeds(0)), session.run(None, strided), strict=True):
         if np.asarray(a).tobytes() != np.asarray(b).tobytes():
             yield f"{stage}: two calls differ, the second with inputs that are not contiguous"
 
 
-def judge(case: Case, tensor: Tensor, ours: Any, setting: int) -> Verdict:
-    original, exact = tensor.data[setting], tensor.exact[setting]
-    if tensor.bits:
-        alike = same_bits(ours, original)
-        choosing = any(node.op_type in CHOOSING for node in case.proto.graph.node)
-        return GOOD if choosing and ours.dtype == original.dtype and np.array_equal(ours, original) else alike
-    verdict = close_to_exact(ours, original, exact)
-    if verdict or ours.shape != original.shape or ours.dtype != original.dtype or not tensor.is_float:
+def judge(case: Case, tensor: Tensor, ours: Any, setting: int, session: Session | None = None) -> Verdict:
+    """The strictest rule that applies. Where another oracle breaks it too, against the oracle, ours is held to that one. A mean
+    over a short row is luck: where it fails, `session` is asked about more inputs, and the rule holds over all of them."""
+    original = tensor.data[setting]
+    verdict = by_rule(tensor, ours, original, setting)
+    if verdict:
         return verdict
-    if within_ulp(ours, exact.astype(original.dtype), 2):  # right by the rule of arithmetic; the original was lucky
-        return GOOD
-    noisy = [jittered(case, setting, seed)[tensor.name] for seed in range(4)]
-    worst = max((original, *noisy), key=lambda x: float(np.abs(x - exact).sum()))
-    if ours.size < FEW:  # a mean over so few is luck; the bound on the largest error holds
-        scale = spacing(np.abs(exact).max(), original.dtype.name)
-        if float(np.abs(ours - exact).max()) <= 8 * float(np.abs(worst - exact).max()) + 4 * float(scale):
+    for theirs in other_oracles(case, tensor, setting):
+        if not by_rule(tensor, theirs, original, setting) and by_rule(tensor, ours, theirs, setting):
+            case.draft.discarded[ORACLES_APART] += 1
             return GOOD
-    return close_to_exact(ours, worst, exact)
+    short = ours.shape == original.shape and (ours.shape or (1,))[-1] < FEW
+    if session is None or tensor.bits or tensor.ulp or not tensor.is_float or not short:
+        return verdict
+    draws = [(ours, original, tensor.exact[setting]), *drawn(case, tensor, setting, session)]
+    if len(draws) < FEW:
+        return verdict
+    case.draft.discarded[POOLED] += 1
+    return close_to_exact(*(np.stack(column, -1) for column in zip(*draws, strict=True)))
 
 
-def jittered(case: Case, setting: int, seed: int) -> dict[str, Any]:
-    """The oracle's values when inputs and intermediates are off by up to a unit in the last place: what a row of few elements,
-    or one that cancels, owes to luck. Where that would take another branch, inputs stay as they are."""
-    draft = case.draft
-    jumps = any(node.op_type in JUMPS for node in case.proto.graph.node)
-    for everything in (False,) if jumps else (True, False):
+def drawn(case: Case, tensor: Tensor, setting: int, session: Session) -> Iterable[tuple[Any, Any, Any]]:
+    """Our value, the oracle's and the exact one for other inputs of the same sizes."""
+    place = [t.name for t in case.outputs].index(tensor.name)
+    for seed in range(2 * FEW):
         rng = np.random.default_rng(seed)
-        values = {n: t.data[setting] for n, t in draft.tensors.items()}
-        free = {n for n, t in draft.tensors.items() if t.is_float and (not t.bits or (everything and not t.constant))}
-        values |= {i.name: _off_by_a_unit(values[i.name], rng) for i in case.proto.graph.input if i.name in free}
-        for node in case.proto.graph.node:
-            reads = {n: draft.tensors[n] for n in read_names(node)}
-            (results,) = compute(node, reads, draft.opset, [{n: values[n] for n in reads}])
-            values |= {n: _off_by_a_unit(x, rng) if n in free else x for n, x in zip(node.output, results, strict=True)}
-        same = [np.array_equal(values[n], t.data[setting]) for n, t in draft.tensors.items() if not t.is_float]
-        if all(same):
-            break
-    return values
+        with contextlib.suppress(Rejected):
+            values = {i.name: redraw(rng, case.draft.tensors[i.name], setting) for i in case.proto.graph.input}
+            for node in case.proto.graph.node:
+                reads = {n: values.get(n) or case.draft.tensors[n] for n in read_names(node)}
+                again = Draft(case.draft.rng, case.draft.opset, [{}], tensors=reads)
+                values |= {t.name: t for t in again.results(node, False)}
+            feeds = {i.name: values[i.name].data[0] for i in case.proto.graph.input}
+            found = values[tensor.name]
+            yield np.asarray(session.run(None, feeds)[place]), found.data[0], found.exact[0]
 
 
-def _off_by_a_unit(x: Any, rng: np.random.Generator) -> Any:
-    return np.asarray(x * (1 + rng.uniform(-1, 1, x.shape) * np.finfo(x.dtype).eps), x.dtype)
+def redraw(rng: np.random.Generator, tensor: Tensor, setting: int) -> Tensor:
+    data = random_array(rng, tensor.dtype, tensor.data[setting].shape, -2, 2)
+    return Tensor(tensor.name, (data,), (widen(data),), True)
+
+
+def by_rule(tensor: Tensor, ours: Any, original: Any, setting: int) -> Verdict:
+    """Bits; units in the last place of one elementwise operator; the float64 rule for all else."""
+    exact = tensor.exact[setting]
+    if tensor.bits or not tensor.is_float:
+        return same_bits(ours, original)
+    if tensor.ulp:  # float64 is nobody's exact value: there the original has to do
+        return within_ulp(ours, original if tensor.dtype == np.float64 else exact.astype(tensor.dtype), tensor.ulp)
+    return close_to_exact(ours, original, exact)
+
+
+def other_oracles(case: Case, tensor: Tensor, setting: int) -> Iterable[Any]:
+    """The tensor as ONNX Runtime with all its optimisations computes it, and as onnx's own evaluator does."""
+    proto = finish(case.draft, [tensor]).proto
+    feeds = {i.name: case.draft.tensors[i.name].data[setting] for i in proto.graph.input}
+    for run in (run_optimized, run_reference):
+        with contextlib.suppress(Exception), np.errstate(all="ignore"):
+            yield np.asarray(run(proto, feeds)[0])
 
 
 def _from_two_threads(session: Session, case: Case) -> list[str]:

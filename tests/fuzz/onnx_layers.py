@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.fuzz.onnx_draft import Draft, Rejected, Tensor
+from tests.fuzz.onnx_draft import Discarded, Draft, Rejected, Tensor
 from tests.fuzz.onnx_steps import STEPS, Step, either, has_attribute, signed, takes_input
 
 
@@ -260,6 +260,7 @@ def fused_attention(draft: Draft) -> None:
 def nested(draft: Draft, params: list[Tensor], steps: int) -> Draft:
     """A draft of a nested graph that reads `params` and the values around it."""
     inner = Draft(draft.rng, draft.opset, draft.settings, [*draft.outer, *draft.tensors.values()], f"{draft.name()}.")
+    inner.discarded = draft.discarded
     for p in params:
         inner.tensors[p.name] = p
     grow(inner, steps, [s for s in STEPS if s[0].__name__ in ("smooth", "arithmetic", "logic", "reshape", "slices", "reduction", "symbolic_reshape")])  # noqa: E501  # fmt: skip
@@ -389,5 +390,7 @@ def grow(draft: Draft, steps: int, choices: Any = (*STEPS, *LAYERS)) -> None:
         try:
             draft.rng.choices(functions, weights)[0](draft)
             steps -= 1
-        except (Rejected, onnx.defs.SchemaError):
+        except (Rejected, onnx.defs.SchemaError) as error:
             draft.undo(mark)
+            if isinstance(error, Discarded):
+                draft.discarded[str(error)] += 1

@@ -32,9 +32,9 @@ def check(seeds: range) -> Counter[str]:
         if model is None:
             counts["on an edge"] += 1
             continue
-        found = through_onnx(model)
-        counts["not exported" if found is None else "through onnx"] += 1
-        wrong = [f"onnx: {text}" for text in found or ()] + [f"dynamo: {text}" for text in through_dynamo(model)]
+        way, found = through_onnx(model)
+        counts[way] += 1
+        wrong = [f"onnx: {text}" for text in found] + [f"dynamo: {text}" for text in through_dynamo(model)]
         if wrong:
             pytest.fail("\n".join([f"seed {seed}", *wrong, str(model.module.code), str([x.shape for x in model.inputs])]))
         counts["through dynamo"] += 1

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hotfuse.errors import InvalidModel
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import substitute, symbol
 from hotfuse.ir.op import OPS
@@ -82,3 +83,31 @@ def test_grid_sample(mode: str, padding: str, align: bool) -> None:
 
     verdict = close_to_exact(ours, theirs(torch.float32), theirs(torch.float64))
     assert verdict, verdict.reason
+
+
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (1, 1, 4, 4), (3, 2, 1, 7), (1, 3, 1, 1), (2, 1, 3, 4, 5), (1, 1, 2, 1, 6)])
+@pytest.mark.parametrize("align", [False, True])
+def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
+    theta = normal(size[0], len(size) - 2, len(size) - 1)
+    ours = OPS["affine_grid"].reference(theta, np.array(size), align_corners=align)
+    narrow, wide = (
+        F.affine_grid(torch.from_numpy(theta).to(t), list(size), align).numpy() for t in (torch.float32, torch.float64)
+    )
+    verdict = close_to_exact(ours, narrow, wide)
+    assert verdict, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("theta", "size", "why"),
+    [
+        ((2, 2, 3), (2, 1, 4), "size of an image or a volume"),
+        ((2, 3, 4), (2, 1, 4, 5), r"must be \[2, 2, 3\]"),
+        ((1, 2, 3), (2, 1, 4, 5), r"must be \[2, 2, 3\]"),
+        ((2, 3), (2, 1, 4, 5), r"must be \[2, 2, 3\]"),
+        ((2, 2, 3), (2, 1, -4, 5), "negative"),
+    ],
+)
+def test_affine_grids_that_do_not_fit_are_refused(theta: tuple[int, ...], size: tuple[int, ...], why: str) -> None:
+    b = GraphBuilder()
+    with pytest.raises(InvalidModel, match=why):
+        b.add("affine_grid", b.input("theta", tensor(F32, *theta)), b.constant(np.array(size)))

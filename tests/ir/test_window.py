@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hotfuse.ir.ops.convolution as convolution
+import hotfuse.ir.ops.window as window
 from hotfuse.errors import InvalidModel, LimitExceeded
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import substitute, symbol
@@ -307,9 +309,9 @@ HUGE = 10**5
 @pytest.mark.parametrize(
     ("op", "inputs", "attrs"),
     [
-        ("conv", [normal(1, 1, 4, 4), normal(1, 1, 2, 2)], {"strides": (HUGE, HUGE), "pads": (HUGE,) * 4, "dilations": (1, 1)}),
+        ("conv", [normal(1, 4096, 1, 1), normal(1, 4096, 1, 1)], {"strides": (1, 1), "pads": (255,) * 4, "dilations": (1, 1)}),
         ("max_pool", [normal(1, 1, 4, 4)], {
-            "strides": (HUGE, HUGE), "pads": (HUGE,) * 4, "dilations": (1, 1), "kernel": (2, 2)}),
+            "strides": (9, 9), "pads": (HUGE,) * 4, "dilations": (1, 1), "kernel": (HUGE, HUGE)}),
         ("conv_transpose", [normal(1, 1, 2, 2), normal(1, 1, 2, 2)], {
             "strides": (HUGE, HUGE), "pads": (HUGE // 2,) * 4, "dilations": (1, 1)}),
         ("col2im", [normal(1, 4, 9), np.array([2, 2]), np.array([2, 2])], {
@@ -319,6 +321,38 @@ HUGE = 10**5
 def test_small_results_cannot_ask_for_huge_scratch(op: str, inputs: Any, attrs: Any) -> None:
     with pytest.raises(LimitExceeded, match="check the pads and strides"):
         OPS[op].reference(*inputs, **attrs)
+
+
+@pytest.mark.parametrize(("size", "kernel", "pad", "stride"), [(1, 1, 255, 300), (2, 7, 255, 97), (3, 33, 255, 101)])
+@pytest.mark.parametrize("groups", [1, 16])
+def test_wide_padding_under_long_strides_costs_little(size: int, kernel: int, pad: int, stride: int, groups: int) -> None:
+    # padded in full, 128 images of 511 x 511 elements are 134 MB of zeros
+    x, w = normal(8, 16, size, size), normal(16, 16 // groups, kernel, kernel)
+    attrs = {"strides": (stride,) * 2, "pads": (pad,) * 4, "dilations": (1, 1), "groups": groups}
+    tracemalloc.start()
+    OPS["conv"].reference(x, w, **attrs)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+    judge("conv", [x, w, None], attrs, lambda x, w, _: F.conv2d(x, w, None, stride, pad, 1, groups))
+
+
+@pytest.mark.parametrize("op", ["max_pool", "max_pool_indices", "average_pool", "lp_pool", "conv"])
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.filterwarnings("ignore:invalid value")  # the mean over a window of nothing
+def test_windows_side_by_side_are_the_same_windows(op: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    kernel, strides, dilations = (tuple(rng.integers(1, n, 2).tolist()) for n in (4, 6, 3))
+    attrs = {"strides": strides, "pads": tuple(rng.integers(0, 9, 4).tolist()), "dilations": dilations}
+    if op != "conv":
+        attrs |= {"kernel": kernel, "ceil": bool(seed % 2)} | ({"p": 2.0} if op == "lp_pool" else {})
+    inputs = [normal(2, 3, 6, 7)] + ([normal(4, 3, *kernel)] if op == "conv" else [])
+    plain = OPS[op].reference(*inputs, **attrs)
+    monkeypatch.setattr(window, "SCRATCH_RATIO", 0)
+    monkeypatch.setattr(window, "SPARSE_BYTES", 0)
+    monkeypatch.setattr(window, "check_scratch", lambda *_: None)
+    for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (plain, OPS[op].reference(*inputs, **attrs))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # a tap that sees only padding is left out of the sum
+        assert op == "conv" or same_bits(a, b)
 
 
 def test_mixed_types_are_refused() -> None:

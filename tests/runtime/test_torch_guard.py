@@ -456,3 +456,22 @@ def test_axis_order() -> None:
     assert axis_order(torch.empty(2, 8)[:, ::2]) is None
     assert axis_order(torch.empty(4).expand(2, 4)) is None
     assert axis_order(torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)) == (0, 2, 3, 1)
+
+
+def test_an_equal_value_hides_no_other_change() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), Small())
+    model[0].note = float("nan")
+    watch = ModuleWatch(model)
+    model[0].note = float("nan")  # another object that says of itself to differ
+    assert watch.changed() == ""
+    model[1].factor = 2.0
+    assert "factor" in watch.changed()
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor

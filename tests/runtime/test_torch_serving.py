@@ -89,7 +89,7 @@ def test_with_wait_parts_answer_and_calls_are_left_as_they_were() -> None:
     report = fast.report()
     assert {c.module for c in report.classes} == {"AsksForClasses.linear", "AsksForClasses.registered"}
     assert report.answered == 4
-    assert report.captured_share == 0.0  # of the model's operators, which nobody has counted
+    assert 0.0 < report.captured_share < 1.0  # `item` and what goes with it is none of theirs
     assert torch.nn.Module.__call__ is before
 
 
@@ -253,7 +253,7 @@ def test_a_capture_that_ends_after_close_is_dropped(monkeypatch: pytest.MonkeyPa
     fast = compiled(torch.nn.Linear(3, 3).eval())
     original = torch_skeleton.make_skeleton
 
-    def closing(content: Any) -> Any:
+    def closing(content: Any, *_: Any) -> Any:
         fast.close()
         return original(content)
 
@@ -299,7 +299,7 @@ def interrupt(*_: Any) -> Any:
 
 
 def test_an_error_of_ours_in_a_blocking_capture_leaves_the_model_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(content: Any) -> Any:
+    def broken(content: Any, *_: Any) -> Any:
         raise ZeroDivisionError("planted")
 
     model = torch.nn.Linear(3, 3).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import hotfuse
-from hotfuse.runtime.weights import CHUNK_BYTES, LiveWeights, PreparedWeights, checksum, chunks, ties
+from hotfuse.runtime.weight_stamps import CHUNK_BYTES, checksum, chunks
+from hotfuse.runtime.weights import LiveWeights, PreparedWeights, ties
 
 AUDIT_EVERY = 4
 
@@ -219,3 +221,34 @@ def test_ties_and_live_weights() -> None:
     assert live.read() == "a weight was removed or replaced by something else"
     with pytest.raises(ValueError, match="the capture saw"):
         LiveWeights(torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)}), builder.build([weight]), ["head.weight"])
+
+
+def test_live_weights_see_what_no_pointer_tells() -> None:
+    from hotfuse.ir.builder import GraphBuilder
+    from hotfuse.ir.types import F32, tensor
+
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2, bias=False), "b": torch.nn.Linear(3, 2, bias=False)})
+    model["twin"] = torch.nn.Linear(3, 2, bias=False)
+    model["twin"].weight = model["a"].weight
+    builder = GraphBuilder()
+    names = ["a.weight", "b.weight", "twin.weight"]
+    live = LiveWeights(model, builder.build([builder.weight(n, tensor(F32, 2, 3)) for n in names]), names)
+
+    def tensors() -> list[torch.Tensor]:
+        return [model[n].weight for n in ("a", "b", "twin")]
+
+    assert all(map(operator.is_, live.read(), tensors()))
+    model["b"].weight.data = model["b"].weight.data.view(3, 2)  # the same tensor, at the same place
+    assert live.read() == "a weight has another shape"
+    model["b"].weight.data = torch.ones(3, 2).t()
+    assert live.read() == "a weight lies in memory another way"
+    model["b"].weight.data = torch.ones(2, 3)
+    model["b"].weight.requires_grad_(False)
+    with torch.inference_mode():
+        assert all(map(operator.is_, live.read(), tensors()))
+    model["b"].weight = model["a"].weight
+    assert all(map(operator.is_, live.read(), tensors()))
+    model["twin"].weight = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
+    assert live.read() == "a weight has another dtype"
+    model["twin"].weight = torch.nn.Parameter(torch.ones(2, 3))
+    assert live.read() == "weights that were tied no longer are"

@@ -1,4 +1,4 @@
-"""ONNX operators over images: Resize, Upsample, GridSample, and regions of interest."""
+"""ONNX operators over images: Resize, Upsample, GridSample, AffineGrid, and regions of interest."""
 
 from __future__ import annotations
 
@@ -92,6 +92,11 @@ def grid_sample(n: OnnxNode) -> Imported:
         padding=n.attr("padding_mode", "zeros"),
         align_corners=bool(n.attr("align_corners", 0)),
     )
+
+
+@onnx_op("AffineGrid")
+def affine_grid(n: OnnxNode) -> Imported:
+    return n.add("affine_grid", n.input(0), n.input(1), align_corners=bool(n.attr("align_corners", 0)))
 
 
 @onnx_op("RoiAlign")

@@ -98,11 +98,15 @@ binary("prelu", widened(prelu), "where(x < 0, x * y, x)", 2, infer=infer_broadca
 
 
 def clip(x: Array, low: Array | None = None, high: Array | None = None, out: Array | None = None) -> Any:
-    """Where low > high the result is high."""
+    """Where low > high the result is high. What equals a bound stays as it is: -0.0 is not below 0.0."""
     if low is None and high is None:
         return np.copy(x)
-    result = x if low is None else np.maximum(x, low, out=out)
-    return result if high is None else np.minimum(result, high, out=out)
+    if x.dtype.kind not in "fiu":  # types that numpy itself does not know
+        result = x if low is None else np.maximum(x, low, out=out)
+        return result if high is None else np.minimum(result, high, out=out)
+    least, most = (-np.inf, np.inf) if x.dtype.kind == "f" else (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
+    ends = (x.dtype.type(least) if low is None else low, x.dtype.type(most) if high is None else high)
+    return np.clip(x, *ends, out=out)
 
 
 def _clip_infer(call: Call) -> Sequence[Type]:

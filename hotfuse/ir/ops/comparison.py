@@ -88,7 +88,7 @@ def where(condition: Array, x: Array, y: Array) -> Any:
 define(
     OpDef(
         "where", infer_where, where, Pattern.ELEMENTWISE, "the second input where the first holds, else the third",
-        scalar="where(x, y, z)", contents=contents.elementwise(contents.choose, lambda call: call.dtype(1)),
+        scalar="where(x, y, z)", contents=contents.elementwise(contents.choose, lambda call: call.dtype(1), ring=True),
         flops=flops_per_element(1), onnx=("Where",), torch=("aten.where.self",),
         samples=lambda: [
             Sample((rng().random((3, 4)) > 0.5, rng(1).random((3, 4), np.float32), np.float32(2.0).reshape(()))),

@@ -18,7 +18,7 @@ from hotfuse.ir.dim import NO_FACTS, Dim
 from hotfuse.ir.op import Call, Loops, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.contraction import matmul
 from hotfuse.ir.ops.elementwise import widened
-from hotfuse.ir.ops.window import Ints, at_place, check_scratch, counts_of, padded, patches, spatial, tap, taps, window_counts
+from hotfuse.ir.ops.window import Ints, at_place, check_scratch, counts_of, framed, patches, spatial, tap, taps, window_counts
 from hotfuse.ir.types import TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
@@ -43,7 +43,10 @@ def conv(
     usable = out is not None and out.flags.c_contiguous  # the result is written through reshaped views
     result = out if usable else np.empty((x.shape[0], w.shape[0], *counts), dtype=x.dtype)
     assert result is not None
-    x = padded(x, pads)
+    frame = framed(x, kernel, strides, pads, dilations, counts)
+    x, strides, dilations = frame.x, frame.strides, frame.dilations
+    if frame.kernel != kernel:
+        w, kernel = w[np.ix_(np.arange(w.shape[0]), np.arange(w.shape[1]), *frame.kept)], frame.kernel
     if groups > 1 and w.shape[1] == 1:
         _depthwise(x, w, strides, dilations, counts, result)
     elif prod(kernel) == 1:

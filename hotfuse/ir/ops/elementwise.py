@@ -214,7 +214,7 @@ def _negated(x: Dim) -> Dim:
 
 # name, reference, scalar body, flops of one element
 unary("abs", np.abs, "abs(x)", infer=infer_same, onnx=("Abs",), track=contents.elementwise(contents.magnitude))
-unary("neg", np.negative, "-x", infer=infer_same, onnx=("Neg",), track=contents.elementwise(_negated))
+unary("neg", np.negative, "-x", infer=infer_same, onnx=("Neg",), track=contents.elementwise(_negated, ring=True))
 unary("sign", np.sign, "sign(x)", infer=infer_same, onnx=("Sign",), torch=("aten.sign.default", "aten.sgn.default"))
 unary("ceil", np.ceil, "ceil(x)", infer=infer_same, onnx=("Ceil",))
 unary("floor", np.floor, "floor(x)", infer=infer_same, onnx=("Floor",))
@@ -247,9 +247,9 @@ unary("lgamma", widened(_special("gammaln")), "lgamma(x)", 40, domain=(0.1, 9.0)
 unary("digamma", widened(_special("psi")), "digamma(x)", 40, domain=(0.1, 9.0))
 
 _whole = contents.elementwise
-binary("add", np.add, "x + y", onnx=("Add",), track=_whole(lambda x, y: x + y))
-binary("sub", np.subtract, "x - y", onnx=("Sub",), track=_whole(lambda x, y: x - y))
-binary("mul", np.multiply, "x * y", onnx=("Mul",), track=_whole(lambda x, y: x * y))
+binary("add", np.add, "x + y", onnx=("Add",), track=_whole(lambda x, y: x + y, ring=True))
+binary("sub", np.subtract, "x - y", onnx=("Sub",), track=_whole(lambda x, y: x - y, ring=True))
+binary("mul", np.multiply, "x * y", onnx=("Mul",), track=_whole(lambda x, y: x * y, ring=True))
 binary(
     "div", divide, "x / y", 4, onnx=("Div",), domain=(0.5, 3.0), track=_whole(contents.quotient),
     doc="integers divide toward zero",

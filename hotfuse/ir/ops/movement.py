@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim, ceildiv, lower_bound, maximum, minimum
+from hotfuse.ir.dim import NO_FACTS, Dim, ceildiv, lower_bound, maximum, minimum, symbols_of
 from hotfuse.ir.op import (
     CONTENTS_LIMIT,
     Call,
@@ -23,7 +23,7 @@ from hotfuse.ir.op import (
     contents_by_reference,
     define,
 )
-from hotfuse.ir.types import TensorType, Type, numel
+from hotfuse.ir.types import Shape, TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
 
@@ -52,10 +52,13 @@ def normal_axes(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 def reshape(x: Array, shape: Array, *, allow_zero: bool = False) -> Array:
     """-1 stands for what is left; 0 for the input's size at that place unless allow_zero."""
     target = [int(d) for d in shape]
-    if not allow_zero:
-        target = [x.shape[i] if d == 0 and i < x.ndim else d for i, d in enumerate(target)]
-    if x.size == 0 and 0 in target:  # numpy does not say what -1 stands for then; nothing is left, so 0
-        target = [max(d, 0) for d in target]
+    copied = [i for i, d in enumerate(target) if d == 0 and i < x.ndim and not allow_zero]
+    for i in copied:
+        target[i] = x.shape[i]
+    if x.size == 0 and 0 in target and -1 in target:  # numpy does not say what -1 stands for then
+        left = math.prod(s for i, s in enumerate(x.shape) if i not in copied)
+        rest = math.prod(d for i, d in enumerate(target) if i not in copied and d != -1)
+        target[target.index(-1)] = left // rest if rest else 0
     return x.reshape(target)
 
 
@@ -65,7 +68,7 @@ def _reshape_infer(call: Call) -> Sequence[Type]:
     if wanted is None:
         length = (call.shape(1) or (None,))[0]
         return (TensorType(x.dtype, call.unknown(length if isinstance(length, int) else None)),)
-    shape = list(wanted)
+    shape, copied = list(wanted), set()
     if not call.attrs.get("allow_zero", False):
         for i, d in enumerate(shape):
             if d == 0 and isinstance(d, int):
@@ -73,6 +76,9 @@ def _reshape_infer(call: Call) -> Sequence[Type]:
                     shape[i] = call.fresh()
                 elif i < len(x.shape):
                     shape[i] = x.shape[i]
+                    copied.add(i)
+            elif x.shape is not None and i < len(x.shape):
+                shape[i] = _unless_zero(d, x.shape, i)
     holes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == -1]
     if len(holes) > 1:
         raise call.fail(f"the shape {tuple(wanted)} leaves more than one size open")
@@ -81,8 +87,9 @@ def _reshape_infer(call: Call) -> Sequence[Type]:
     if x.shape is None:
         return (TensorType(x.dtype, tuple(call.fresh() if i in holes else d for i, d in enumerate(shape))),)
     total = numel(x.shape)
-    if holes:
-        rest = numel(tuple(d for i, d in enumerate(shape) if i not in holes))
+    if holes:  # a copied size counts on neither side, so that the rest of an empty batch is what that of a full one is
+        total = numel(tuple(s for i, s in enumerate(x.shape) if i not in copied))
+        rest = numel(tuple(d for i, d in enumerate(shape) if i not in copied and i not in holes))
         if isinstance(rest, int) and rest == 0:
             shape[holes[0]] = 0 if total == 0 else call.fresh()
         elif isinstance(rest, int) and isinstance(total, int) and total % rest:
@@ -92,6 +99,14 @@ def _reshape_infer(call: Call) -> Sequence[Type]:
     elif NO_FACTS.decide(total, numel(tuple(shape))) is False:
         raise call.fail(f"{total} elements do not fit the shape {tuple(shape)}")
     return (TensorType(x.dtype, tuple(shape)),)
+
+
+def _unless_zero(wanted: Dim, shape: Shape, axis: int) -> Dim:
+    """The size that a target asks for, which is that of the input where it turns out to be 0. Of the input's own sizes that is
+    not written out: nearly every model reshapes by them, and those that do so with nothing are told when they are bound."""
+    if isinstance(wanted, int) or wanted == shape[axis] or {*symbols_of([wanted])} <= {*symbols_of(shape)}:
+        return wanted
+    return wanted + shape[axis] * (1 - minimum(wanted, 1))
 
 
 def _same_contents(call: Call) -> Sequence[Contents | None]:

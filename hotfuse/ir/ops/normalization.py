@@ -95,7 +95,8 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     """x less its mean, over its standard deviation; always new memory."""
-    centered: Array = x - np.mean(x, axis=axes, keepdims=True)
+    # a row of equal elements has a spread of nothing but epsilon, which would make much of the rounding of its mean
+    centered: Array = x - np.mean(x, axis=axes, keepdims=True, dtype=np.float64).astype(x.dtype)
     variance = np.mean(np.square(centered), axis=axes, keepdims=True)
     centered *= 1 / np.sqrt(variance + x.dtype.type(epsilon))
     return centered

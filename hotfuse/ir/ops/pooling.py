@@ -17,7 +17,7 @@ import numpy as np
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.op import Call, Loops, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.elementwise import widened
-from hotfuse.ir.ops.window import Ints, counts_of, covering_pads, padded, tap, taps, window_counts
+from hotfuse.ir.ops.window import Frame, Ints, counts_of, framed, tap, taps, window_counts
 from hotfuse.ir.types import I64, TensorType, Type
 
 Array = np.ndarray[Any, Any]
@@ -28,12 +28,10 @@ def lowest(dtype: np.dtype[Any]) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else dtype.type(-np.inf)
 
 
-def _fold(
-    function: Any, x: Array, kernel: Ints, strides: Ints, dilations: Ints, counts: Ints, out: Array | None = None
-) -> Array:
+def _fold(function: Any, frame: Frame, counts: Ints, out: Array | None = None) -> Array:
     """`function` over each window of a padded input, axis by axis from the last, so that strides shrink the work early."""
-    n = len(kernel)
-    for i in reversed(range(n)):
+    x, kernel, strides, dilations = frame.x, frame.kernel, frame.strides, frame.dilations
+    for i in reversed(range(len(kernel))):
         along = (slice(None),) * (2 + i)
         views = [
             x[(*along, slice(t * dilations[i], t * dilations[i] + (counts[i] - 1) * strides[i] + 1, strides[i]))]
@@ -52,8 +50,8 @@ def max_pool(
     x: Array, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil: bool = False, out: Array | None = None
 ) -> Array:
     counts = counts_of(x, kernel, strides, pads, dilations, ceil)
-    full = padded(x, covering_pads(x, kernel, strides, pads, dilations, counts), lowest(x.dtype))
-    result = _fold(np.maximum, full, kernel, strides, dilations, counts, out)
+    frame = framed(x, kernel, strides, pads, dilations, counts, lowest(x.dtype))
+    result = _fold(np.maximum, frame, counts, out)
     return result.copy() if np.may_share_memory(result, x) else result
 
 
@@ -62,14 +60,14 @@ def max_pool_indices(
 ) -> tuple[Array, Array]:
     """The maximum and its place; of equal elements the first one in the window."""
     counts = counts_of(x, kernel, strides, pads, dilations, ceil)
-    cover = covering_pads(x, kernel, strides, pads, dilations, counts)
     sizes = x.shape[2:]
     plane = np.arange(prod(sizes), dtype=np.int64).reshape((1, 1, *sizes), order="F" if order == "tensor_column" else "C")
-    full, places = padded(x, cover, lowest(x.dtype)), padded(plane, cover, -1)
+    frame = framed(x, kernel, strides, pads, dilations, counts, lowest(x.dtype))
+    places = framed(plane, kernel, strides, pads, dilations, counts, -1, sparse=frame.strides != strides)
     best = np.full((*x.shape[:2], *counts), lowest(x.dtype), dtype=x.dtype)
     indices = np.full(best.shape, -1, dtype=np.int64)
-    for _, offsets in taps(kernel, dilations):
-        value, place = tap(full, offsets, strides, counts), tap(places, offsets, strides, counts)
+    for _, offsets in taps(frame.kernel, frame.dilations):
+        value, place = (tap(f.x, offsets, frame.strides, counts) for f in (frame, places))
         better = (place >= 0) & ((indices < 0) | (value > best) | (np.isnan(value) & ~np.isnan(best)))
         np.copyto(best, value, where=better)
         np.copyto(indices, place, where=better)
@@ -101,8 +99,7 @@ def average_pool(
     divisor: int | None = None,
 ) -> Array:
     counts = counts_of(x, kernel, strides, pads, dilations, ceil)
-    full = padded(x, covering_pads(x, kernel, strides, pads, dilations, counts))
-    total = _fold(np.add, full, kernel, strides, dilations, counts)
+    total = _fold(np.add, framed(x, kernel, strides, pads, dilations, counts), counts)
     if divisor is not None:
         return total / x.dtype.type(divisor)  # type: ignore[no-any-return]
     by = _divisor(x, kernel, strides, pads, dilations, counts, count_include_pad)
@@ -111,8 +108,7 @@ def average_pool(
 
 def lp_pool(x: Array, *, p: float, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil: bool = False) -> Array:
     counts = counts_of(x, kernel, strides, pads, dilations, ceil)
-    full = padded(np.abs(x) ** x.dtype.type(p), covering_pads(x, kernel, strides, pads, dilations, counts))
-    total = _fold(np.add, full, kernel, strides, dilations, counts)
+    total = _fold(np.add, framed(np.abs(x) ** x.dtype.type(p), kernel, strides, pads, dilations, counts), counts)
     return total ** x.dtype.type(1 / p)  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,9 @@
 
 grid_sample reads x [batch, channels, *sizes] at grid [batch, *places, axes], whose last axis holds coordinates in -1..1, the
 last image axis first. Outside the image: `zeros`, the `border` element, or a `reflection`.
+
+affine_grid makes such a grid of a matrix [batch, axes, axes + 1]: it is applied to the places of an image of the given size, -1
+and 1 being the centers of the corner elements (`align_corners`) or their outer edges.
 """
 
 from __future__ import annotations
@@ -114,5 +117,50 @@ define(
     OpDef(
         "grid_sample", _grid_sample_infer, widened(grid_sample), Pattern.GATHER, "read an image at the places a grid names",
         flops=lambda call, types: 20 * size_of(types), samples=_samples,
+    )
+)  # fmt: skip
+
+
+def affine_grid(theta: Array, size: Array, *, align_corners: bool = False) -> Array:
+    sizes = [int(d) for d in size[2:]]
+    shares = [1.0 if align_corners else (d - 1) / d if d else 0.0 for d in sizes]
+    lines = [np.linspace(-a, a, d) if d > 1 else np.zeros(d) for a, d in zip(shares, sizes, strict=True)]
+    places = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(sizes)], axis=-1).astype(theta.dtype)
+    grid = places.reshape(1, -1, len(sizes) + 1) @ theta.swapaxes(1, 2)
+    return grid.reshape(theta.shape[0], *sizes, len(sizes))  # type: ignore[no-any-return]
+
+
+def _affine_grid_infer(call: Call) -> Sequence[Type]:
+    theta, wanted, length = call.tensor(0), call.contents(1), call.shape(1)
+    count = (length or (None,))[0]
+    if not theta.dtype.is_float or (isinstance(count, int) and count not in (4, 5)):
+        raise call.fail(f"a matrix of floats and the size of an image or a volume are needed, not {theta} and {count} sizes")
+    axes = count - 2 if isinstance(count, int) else None
+    if axes is not None and theta.shape is not None:
+        batch = wanted[0] if wanted is not None else theta.shape[0] if theta.shape else 0
+        for actual, needed in zip(theta.shape, (batch, axes, axes + 1), strict=False):
+            if len(theta.shape) != 3 or NO_FACTS.decide(actual, needed) is False:
+                raise call.fail(f"the matrix {theta} does not fit: it must be [{batch}, {axes}, {axes + 1}]")
+    if wanted is None or axes is None:
+        return (TensorType(theta.dtype, call.unknown(None if axes is None else axes + 2)),)
+    if any(isinstance(d, int) and d < 0 for d in wanted):
+        raise call.fail(f"the size {wanted} is negative")
+    return (TensorType(theta.dtype, (wanted[0], *wanted[2:], axes)),)
+
+
+def _affine_grid_samples() -> list[Sample]:
+    rng = np.random.default_rng(0)
+    flat, deep = (rng.standard_normal((2, n, n + 1)).astype(np.float32) for n in (2, 3))
+    return [
+        Sample((theta, np.array(size)), {"align_corners": align})
+        for theta, size in ((flat, (2, 3, 4, 5)), (deep, (2, 1, 3, 1, 2)))
+        for align in (False, True)
+    ]
+
+
+define(
+    OpDef(
+        "affine_grid", _affine_grid_infer, widened(affine_grid), Pattern.OTHER, "the places of an image under an affine map",
+        flops=lambda call, types: 8 * size_of(types), samples=_affine_grid_samples,
     )
 )  # fmt: skip

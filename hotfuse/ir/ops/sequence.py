@@ -17,6 +17,9 @@ from hotfuse.ir.types import ANY, BOOL, I64, OptionalType, SequenceType, TensorT
 
 Array = np.ndarray[Any, Any]
 
+# operators whose results hold all elements of their inputs anew: however a loop goes on, this is how a sequence grows
+GATHERING = ("sequence", "sequence_insert", "split_to_sequence", "concat_from_sequence")
+
 
 def _element(call: Call, i: int = 0) -> Type:
     """The type of the elements of input i, a sequence."""

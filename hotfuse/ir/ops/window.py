@@ -12,6 +12,7 @@ before it. `pads` are all befores, then all afters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -28,6 +29,7 @@ Ints = tuple[int, ...]
 
 SCRATCH_BYTES = 1 << 30  # scratch below this size, or below this many times its input and output, is never refused
 SCRATCH_RATIO = 16
+SPARSE_BYTES = 1 << 26  # padding that is out of proportion by the same ratio is avoided from this size on
 
 
 def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, dilation: int, ceil: bool = False) -> Dim:
@@ -75,13 +77,17 @@ def counts_of(x: Array, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints
     return tuple(int(c) for c in found)  # type: ignore[arg-type]
 
 
+def is_wasteful(shape: Sequence[int], itemsize: int, useful: int, limit: int) -> bool:
+    """Whether scratch memory is above `limit` bytes and out of proportion to the `useful` elements."""
+    return prod(shape) * itemsize > limit and prod(shape) > SCRATCH_RATIO * useful
+
+
 def check_scratch(what: str, shape: Sequence[int], itemsize: int, useful: int) -> None:
     """Refuse scratch memory that is huge, and out of proportion to the `useful` elements: pads and strides are mere numbers."""
-    size = prod(shape)
-    if size * itemsize > SCRATCH_BYTES and size > SCRATCH_RATIO * useful:
+    if is_wasteful(shape, itemsize, useful, SCRATCH_BYTES):
         raise LimitExceeded(
-            f"{what} would need a scratch tensor of {size * itemsize:,} bytes, {tuple(shape)}, for {useful:,} useful elements; "
-            "check the pads and strides"
+            f"{what} would need a scratch tensor of {prod(shape) * itemsize:,} bytes, {tuple(shape)}, for {useful:,} useful "
+            "elements; check the pads and strides"
         )
 
 
@@ -103,6 +109,45 @@ def padded(x: Array, pads: Ints, fill: Any = 0) -> Array:
     result = np.full(shape, fill, dtype=x.dtype)
     result[spatial(slice(pads[i], pads[i] + size) for i, size in enumerate(x.shape[2:]))] = x
     return result
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A padded input and how windows walk it. `kept` are the taps along each axis that are left of the kernel."""
+
+    x: Array
+    kept: tuple[Array, ...]
+    strides: Ints
+    dilations: Ints
+
+    @property
+    def kernel(self) -> Ints:
+        return tuple(len(k) for k in self.kept)
+
+
+def framed(
+    x: Array, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints, counts: Ints, fill: Any = 0, sparse: bool = False
+) -> Frame:
+    """The input padded so that every window lies inside. Where that is wasteful (a few pixels in wide padding under long
+    strides) or `sparse` asks for it, only what windows see, side by side, without the taps that see nothing but padding."""
+    cover = covering_pads(x, kernel, strides, pads, dilations, counts)
+    full = (*x.shape[:2], *(s + sum(cover[i :: len(kernel)]) for i, s in enumerate(x.shape[2:])))
+    if not (sparse or is_wasteful(full, x.itemsize, x.size, SPARSE_BYTES)):
+        return Frame(padded(x, cover, fill), tuple(np.arange(k) for k in kernel), strides, dilations)
+    check_scratch("padding", [max(c * k for c, k in zip(counts, kernel, strict=True))], 8, x.size)
+    seen = [
+        np.arange(counts[i])[:, None] * strides[i] + np.arange(kernel[i]) * dilations[i] - pads[i] for i in range(len(kernel))
+    ]
+    inside = [(places >= 0) & (places < size) for places, size in zip(seen, x.shape[2:], strict=True)]
+    kept = tuple(np.flatnonzero(i.any(axis=0)) if i.any() else np.zeros(1, np.int64) for i in inside)
+    sizes = tuple(c * len(k) for c, k in zip(counts, kept, strict=True))
+    check_scratch("padding", (*x.shape[:2], *sizes), x.itemsize, x.size + x.shape[0] * prod(counts))
+    result = np.full((*x.shape[:2], *sizes), fill, dtype=x.dtype)
+    real = [i[:, k].reshape(-1) for i, k in zip(inside, kept, strict=True)]
+    sources = [p[:, k].reshape(-1)[r] for p, k, r in zip(seen, kept, real, strict=True)]
+    whole = [np.arange(n) for n in x.shape[:2]]
+    result[np.ix_(*whole, *(np.flatnonzero(r) for r in real))] = x[np.ix_(*whole, *sources)]
+    return Frame(result, kept, tuple(len(k) for k in kept), (1,) * len(kernel))
 
 
 def covering_pads(x: Array, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints, counts: Ints) -> Ints:
