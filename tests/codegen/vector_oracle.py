@@ -112,3 +112,21 @@ def pairs(name: str, element: str, count: int, seed: int = 0) -> tuple[Array, Ar
     xs = [x, random.permutation(any_x), base, near_one, whole[0]]
     ys = [y, any_y, size / np.log(base), size / np.log(near_one), whole[1]]
     return np.concatenate(xs).astype(dtype), np.concatenate(ys).astype(dtype)
+
+
+def hard_angles(element: str) -> Array:
+    """The numbers of various exponents that come nearest to multiples of pi/2: M 2^e, where M is the denominator of a convergent of
+    2^e/(pi/2), as large as the mantissa allows."""
+    bits, exponents = (24, range(-26, 105, 2)) if element == "f32" else (53, range(-56, 971, 13))
+    found = []
+    with mpmath.workprec(1300):
+        for e in exponents:
+            rest, before, denominator = mpmath.ldexp(1, e) / (mpmath.pi / 2), 1, 0
+            while True:
+                whole = int(mpmath.floor(rest))
+                before, denominator = denominator, whole * denominator + before
+                if denominator >= 1 << bits:
+                    break
+                rest = 1 / (rest - whole)
+            found.append(math.ldexp(before, e))
+    return np.array([*found, *(-x for x in found)], np.float32 if element == "f32" else np.float64)
