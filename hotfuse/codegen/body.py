@@ -71,12 +71,13 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A step's value that goes to memory: to the value `root`, which it fills."""
+    """A step's value that goes to memory: to the value `root`, or to a part of it."""
 
     step: str
     root: str
     dtype: DType
     strides: tuple[Dim, ...]
+    offset: Dim = 0
 
 
 Step: TypeAlias = Read | Given | Number | Fold | Map | Cast | Fill

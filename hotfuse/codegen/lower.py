@@ -6,10 +6,10 @@ programs, which are compiled once. The recipe says which of the graph's values a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hotfuse.codegen.body import BodyBuilder, make_body
+from hotfuse.codegen.body import Body, BodyBuilder, Write, make_body
 from hotfuse.codegen.lower_attention import Operands, lower_attention
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_pack import lower_pack
@@ -43,8 +43,10 @@ class Recipe:
         return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "input")
 
 
-def lower(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], group: Fused, spec: Spec) -> Recipe:
-    """The recipe of a group, or TileError saying why it has none."""
+def lower(
+    graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], group: Fused, spec: Spec
+) -> tuple[Recipe, ...]:
+    """The recipes of a group, which may run side by side, or TileError saying why it has none."""
     inside = {name for node in group.nodes for name in node.outputs}
     names = list(dict.fromkeys(n for node in group.nodes for n in (*node.uses, *node.outputs)))
     outputs = [
@@ -52,13 +54,17 @@ def lower(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layou
         if n in graph.outputs or any(reader.id not in inside for reader in graph.consumers.get(n, ()))
     ]  # fmt: skip
     renamed = _Renamed(values, layouts, names, outputs)
-    program = _PROGRAMS[group.kind](renamed, group, outputs, spec)
     roots = {short: root for root, short in renamed.roots.items()}
+    made = _PROGRAMS[group.kind](renamed, group, outputs, spec)
+    programs = made if isinstance(made, tuple) else (made,)
     sizes = {short: name for name, short in renamed.symbols.items()}
-    return Recipe(
-        program,
-        tuple(roots[b.name] for b in program.arguments),
-        tuple(symbol(sizes[s], renamed.minimum[s]) for s in program.sizes),
+    return tuple(
+        Recipe(
+            program,
+            tuple(roots[b.name] for b in program.arguments),
+            tuple(symbol(sizes[s], renamed.minimum[s]) for s in program.sizes),
+        )
+        for program in programs
     )
 
 
@@ -186,10 +192,33 @@ def _copy(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> 
     return lower_rows("copy", body, names.info, spec)
 
 
+def _concat(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> tuple[TileProgram, ...]:
+    """A copy for each input, to its own part of the result."""
+    (node,) = group.nodes
+    target = names.layout(node.id)
+    axis = node.attrs["axis"] % len(target.shape)
+    programs, place = [], names.dim(0)
+    for name in node.uses:
+        source = names.layout(name)
+        builder = _builder(names, source.shape, 0)
+        step = builder.step(name)
+        write = Write(step, target.root, names.type(name).dtype, target.strides, place * target.strides[axis])
+        programs.append(lower_rows("copy", Body(source.shape, 0, tuple(builder.steps), (write,)), names.info, spec))
+        place = place + source.shape[axis]
+    return tuple(programs)
+
+
 def _pack(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
     (node,) = group.nodes
     source, target = names.layout(node.inputs[0]), names.layout(node.id)
     return lower_pack("pack", source, target, node.attrs["panel"], node.attrs["last"], names.info)
 
 
-_PROGRAMS = {"rows": _rows, "product": _product, "attention": _attention, "copy": _copy, "pack": _pack}
+_PROGRAMS: dict[str, Callable[..., TileProgram | tuple[TileProgram, ...]]] = {
+    "rows": _rows,
+    "product": _product,
+    "attention": _attention,
+    "copy": _copy,
+    "concat": _concat,
+    "pack": _pack,
+}

@@ -235,7 +235,7 @@ class _Gemm:
                     raise TileError("folds over a product's result are a kernel of their own")
             blocks[step.name] = name
         for write in self.writes:
-            written.append(Store(at(write, 0), blocks[write.step]))
+            written.append(Store(at(write, write.offset), blocks[write.step]))
         return tuple(written)
 
 

@@ -296,7 +296,7 @@ class _Rows:
             self._rowwise(write.step, top)
             if not self.varying(write.step):
                 block = self._block(write.step, top, 1, kept, done, set())
-                top.written.append(Store(self._at(write.root, 0, write.strides, 1, ()), block))
+                top.written.append(Store(self._at(write.root, write.offset, write.strides, 1, ()), block))
         wide = [w for w in self.body.writes if self.varying(w.step) or w.strides[-1] != 0]
         if not wide:
             return
@@ -306,7 +306,7 @@ class _Rows:
                 block = self._block(write.step, scope, width, kept, done, set())
                 if not self.varying(write.step):
                     block = self._spread(block, write.step, scope, width)
-                scope.written.append(Store(self._at(write.root, 0, write.strides, width, scope.bounds), block))
+                scope.written.append(Store(self._at(write.root, write.offset, write.strides, width, scope.bounds), block))
             return {}
 
         self._columns(start, stop, width, top, {}, body)
@@ -351,7 +351,7 @@ class _Rows:
             wide = write.strides[-1] != 0
             if wide and not self.varying(write.step):
                 block = self._spread(block, write.step, whole, cols)
-            at = self._at(write.root, 0, write.strides, cols if wide else 1, (), column)
+            at = self._at(write.root, write.offset, write.strides, cols if wide else 1, (), column)
             whole.written.append(Store(at, block))
 
     # steps as blocks

@@ -4,6 +4,7 @@
     attention   attention, then a view and a copy that only put its heads side by side
     rows        elementwise nodes, gathers, and norms or reductions over the last axes, all over one domain
     copy        a reshape that no strides express
+    concat      inputs side by side, each copied to its place
     pack        the columns of a product's second operand, where they are no weights
 
 A node joins the group of a producer when it is the only reader of that result, so a group has one result and no cycle can
@@ -12,7 +13,7 @@ arise. Views need no kernel: whoever reads them reads their root through a layou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hotfuse.ir.graph import Graph, Node, Value
@@ -51,7 +52,6 @@ class Fused:
 def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:
     """Groups in an order in which they can run; nodes that are views or not for native code are in none."""
     clusters: dict[str, Cluster] = {}  # by the id of the last node
-    ended: dict[str, Cluster] = {}
     readers = {name: len(nodes) for name, nodes in graph.consumers.items()}
     kept = set(graph.outputs)
 
@@ -62,6 +62,12 @@ def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
         made = _cluster_of(node, values, layouts)
         if made is None:
             continue
+        if made.kind == "copy":
+            placed = _placed_attention(graph, node, clusters, alone)
+            if placed is not None:
+                del clusters[placed[0].id]
+                clusters[node.id] = Cluster("attention", placed, made.domain)
+                continue
         for name in dict.fromkeys(node.uses):
             cluster = clusters.get(name)
             if cluster is None or not alone(name) or not _may_join(cluster, made, node, values):
@@ -72,12 +78,29 @@ def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
                 made = _joined(cluster, made)
                 del clusters[name]
         clusters[node.id] = made
-        ended[node.id] = made
     order = {node.id: place for place, node in enumerate(graph.nodes)}
     return [
         Fused(c.kind, tuple(sorted(c.nodes, key=lambda n: order[n.id])), c.domain, c.folded)
         for id, c in sorted(clusters.items(), key=lambda item: order[item[0]])
     ]
+
+
+def _placed_attention(
+    graph: Graph, copy: Node, clusters: Mapping[str, Cluster], alone: Callable[[str], bool]
+) -> list[Node] | None:
+    """An attention, the views of its result and this copy of them, if nobody else reads any: it then writes the copy itself."""
+    chain, name = [copy], copy.inputs[0] or ""
+    while alone(name):
+        node = graph.producer.get(name)
+        if node is None:
+            return None
+        chain.append(node)
+        if node.op == "attention" and node.id in clusters:
+            return chain[::-1]
+        if node.op not in ("transpose", "reshape", "squeeze", "unsqueeze"):
+            return None
+        name = node.inputs[0] or ""
+    return None
 
 
 def _joined(first: Cluster, second: Cluster) -> Cluster:
@@ -116,7 +139,7 @@ def _cluster_of(node: Node, values: Mapping[str, Value], layouts: Mapping[str, L
     pattern = OPS[node.op].pattern
     if node.op == "panel_matmul":
         return Cluster("product", [node], shape)
-    if node.op in ("attention", "pack"):
+    if node.op in ("attention", "pack", "concat"):
         return Cluster(node.op, [node], shape)
     if node.op == "reshape" and layouts[node.id].root == node.id:
         return Cluster("copy", [node], shape)

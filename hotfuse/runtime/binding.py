@@ -188,8 +188,10 @@ def assemble(
     run_graph: RunGraph,
     items: Sequence[Any],
     bind_other: Callable[[Any], tuple[Node, Compute]] | None = None,
+    fold: bool = False,
 ) -> BoundPlan:
-    """A bound plan of nodes, in order; what is no node among the items is bound by `bind_other`."""
+    """A bound plan of nodes, in order; what is no node among the items is bound by `bind_other`. With `fold`, what follows from
+    constants and sizes is computed now."""
     slots: dict[str, int] = {}
     template: list[Any] = [None]  # slot 0 stands for an absent input
 
@@ -215,13 +217,40 @@ def assemble(
         else:
             attrs = concrete_attrs(item.attrs, sizes)
             exact = item if attrs is item.attrs else replace(item, attrs=attrs)
-            computes.append((item, engine.bind(exact, [values[n] if n else Value("") for n in item.inputs], run_graph)))
+            compute = engine.bind(exact, [values[n] if n else Value("") for n in item.inputs], run_graph)
+            if fold and _follows(item, values, slots, template):
+                known.update(item.outputs)
+                _compute_now(item, compute, slot, template)
+            else:
+                computes.append((item, compute))
 
     placements, offsets_of, total = _place(graph, values, computes, engine.plans_memory)
     steps = _steps(graph, values, computes, slot, offsets_of)
     outputs = _outputs(graph, computes, slot, known)
     types = {name: value.type for name, value in values.items()}
     return BoundPlan(steps, tuple(template), inputs, outputs, placements, total, types)
+
+
+_SMALL = 1 << 24  # bytes of a result that is kept with a bound plan
+
+
+def _follows(node: Node, values: Mapping[str, Value], slots: Mapping[str, int], template: Sequence[Any]) -> bool:
+    """Whether a node's inputs are there already, its results are small, and it gives the same ones every time."""
+    record = OPS[node.op]
+    if not record.deterministic or record.pattern in (Pattern.CONTROL, Pattern.OPAQUE, Pattern.TRANSFER) or not node.outputs:
+        return False
+    for name in node.outputs:
+        type = values[name].type
+        if not isinstance(type, TensorType) or not type.is_static or math.prod(type.sizes) * type.dtype.bytes > _SMALL:
+            return False
+    return all(name in slots and template[slots[name]] is not None for name in node.uses)
+
+
+def _compute_now(node: Node, compute: Compute, slot: Callable[[str], int], template: list[Any]) -> None:
+    with np.errstate(all="ignore"):
+        result = compute.function(*(None if n is None else template[slot(n)] for n in node.inputs))
+    for name, value in zip(node.outputs, result if compute.many else (result,), strict=False):
+        template[slot(name)] = value
 
 
 def learned_sizes(graph: Graph, given: Mapping[str, Type]) -> dict[str, int]:

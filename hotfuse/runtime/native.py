@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotfuse.codegen.pack_products import native_graph
+from hotfuse.codegen.native_form import native_graph
 from hotfuse.config import Config
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph

@@ -18,7 +18,7 @@ from hotfuse.config import Config
 from hotfuse.errors import CodegenError, DimError, TileError
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.spec import Spec, host_spec
-from hotfuse.ir.dim import substitute, symbols_of
+from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import layouts
 from hotfuse.ir.plan import Plan
@@ -33,10 +33,22 @@ from hotfuse.runtime.threads import team_size
 
 @dataclass(frozen=True)
 class Native:
-    """A group with its kernel."""
+    """A group with its kernels."""
 
     group: Fused
-    part: Part
+    parts: tuple[Part, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for p in self.parts for name in p.recipe.reads))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for p in self.parts for name in p.recipe.writes))
+
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        return tuple(d for p in self.parts for d in p.recipe.sizes)
 
 
 class NativeBinder:
@@ -53,11 +65,11 @@ class NativeBinder:
         self.groups: list[Native] = []
         for group in fuse(graph, graph.values, places):
             try:
-                recipe = lower(graph, graph.values, places, group, self.spec)
-                strangers = {s.name for s in symbols_of(recipe.sizes)} - known
+                recipes = lower(graph, graph.values, places, group, self.spec)
+                strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - known
                 if strangers:
                     raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
-                self.groups.append(Native(group, Part(recipe, kernel_of(recipe.program, self.spec))))
+                self.groups.append(Native(group, tuple(Part(r, kernel_of(r.program, self.spec)) for r in recipes)))
             except (TileError, CodegenError) as error:
                 self.reasons |= {node.id: str(error) for node in group.nodes}
         self.items = _ordered(graph, self.groups)
@@ -66,13 +78,13 @@ class NativeBinder:
         graph = plan.graph
         values = concrete_values(graph, given, check_size(limit))
         sizes = learned_sizes(graph, given)
-        for symbol in symbols_of(d for n in self.groups for d in n.part.recipe.sizes):
+        for symbol in symbols_of(d for n in self.groups for d in n.sizes):
             if sizes[symbol.name] < symbol.minimum:
                 raise DimError(f"{symbol.name} is {sizes[symbol.name]}; native code was made for {symbol.minimum} and more")
         threads = team_size(self.spec, self.config.threads)
 
         def segment(natives: Sequence[Native]) -> tuple[Node, Compute]:
-            parts = [n.part for n in natives]
+            parts = [p for n in natives for p in n.parts]
             inputs, outputs = _border(graph, self.items, natives)
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
             for name, type in types.items():
@@ -80,7 +92,7 @@ class NativeBinder:
             made = Segment(parts, inputs, outputs, types, sizes, self.arrays, get_driver(), threads)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
-        return assemble(graph, values, sizes, engine, run_graph, self.items, segment)
+        return assemble(graph, values, sizes, engine, run_graph, self.items, segment, fold=True)
 
 
 def _symbols(type: Type) -> list[Any]:
@@ -122,9 +134,9 @@ def _ordered(graph: Graph, groups: Sequence[Native]) -> tuple[Item, ...]:
         run: list[Native] = []
         left: list[Native] = []
         for item in waiting_groups:
-            if all(name in done for name in item.part.recipe.reads):
+            if all(name in done for name in item.reads):
                 run.append(item)
-                done.update(item.part.recipe.writes)
+                done.update(item.writes)
             else:
                 left.append(item)
         if run:
@@ -136,7 +148,7 @@ def _ordered(graph: Graph, groups: Sequence[Native]) -> tuple[Item, ...]:
 
 def _needed(graph: Graph, groups: Sequence[Native], native: set[str]) -> set[str]:
     """Nodes that tier 0 has to run: for results, for kernels, for each other. Views that only kernels look through need not."""
-    wanted = {*graph.outputs, *(name for n in groups for name in n.part.recipe.reads)}
+    wanted = {*graph.outputs, *(name for n in groups for name in n.reads)}
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if node.id not in native and any(name in wanted for name in node.outputs):
@@ -147,13 +159,13 @@ def _needed(graph: Graph, groups: Sequence[Native], native: set[str]) -> set[str
 
 def _border(graph: Graph, items: Sequence[Item], natives: Sequence[Native]) -> tuple[list[str], list[str]]:
     """What a run of kernels takes in, and what of its results others read."""
-    written = {name for n in natives for name in n.part.recipe.writes}
-    inputs = dict.fromkeys(name for n in natives for name in n.part.recipe.reads if name not in written)
+    written = {name for n in natives for name in n.writes}
+    inputs = dict.fromkeys(name for n in natives for name in n.reads if name not in written)
     mine = {id(n) for n in natives}
     read = set(graph.outputs)
     for item in items:
         if isinstance(item, Node):
             read.update(item.uses)
         elif not mine & {id(n) for n in item}:
-            read.update(name for n in item for name in n.part.recipe.reads)
-    return list(inputs), [name for n in natives for name in n.part.recipe.writes if name in read]
+            read.update(name for n in item for name in n.reads)
+    return list(inputs), [name for n in natives for name in n.writes if name in read]

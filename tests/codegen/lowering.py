@@ -9,7 +9,7 @@ import numpy as np
 
 from hotfuse.codegen import interpret
 from hotfuse.codegen.lower import Recipe, lower
-from hotfuse.codegen.pack_products import native_graph
+from hotfuse.codegen.native_form import native_graph
 from hotfuse.codegen.tile_check import check
 from hotfuse.config import Config
 from hotfuse.fusion.rules import fuse
@@ -39,7 +39,8 @@ def graph_of(make: Make, types: Mapping[str, Type]) -> Graph:
 def recipes(graph: Graph) -> list[Recipe]:
     """The recipes of every group of a graph in native form."""
     places = layouts(graph, graph.values)
-    return [lower(graph, graph.values, places, group, host_spec()) for group in fuse(graph, graph.values, places)]
+    groups = fuse(graph, graph.values, places)
+    return [r for group in groups for r in lower(graph, graph.values, places, group, host_spec())]
 
 
 def run_tier_0(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
@@ -65,7 +66,7 @@ def run_interpreted(graph: Graph, feeds: Mapping[str, Array], sizes: Mapping[str
         check(recipe.program)
         for name in recipe.writes:
             dtype, shape = form_of(graph, name)
-            memory[name] = np.zeros(int(evaluate(numel(shape), sizes)), dtype.numpy)
+            memory.setdefault(name, np.zeros(int(evaluate(numel(shape), sizes)), dtype.numpy))
         own = {s: int(evaluate(d, sizes)) for s, d in zip(recipe.program.sizes, recipe.sizes, strict=True)}
         buffers = {b.name: memory[a] for b, a in zip(recipe.program.arguments, recipe.arguments, strict=True)}
         assert interpret.run(recipe.program, buffers, own) == 0

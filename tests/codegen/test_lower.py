@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotfuse.codegen.pack_products import native_graph
+from hotfuse.codegen.native_form import native_graph
 from hotfuse.errors import DimError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import int64
@@ -91,6 +91,16 @@ def test_splits_are_offsets() -> None:
         return [b.add("mul", first, second), b.add("neg", third)]
 
     check_all_ways(make, {"x": tensor(F32, B, S, 16)}, {"x": normal(2, 5, 16)}, {"batch": 2, "seq": 5})
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_inputs_side_by_side(axis: int) -> None:
+    def make(b: Any, x: Any, y: Any) -> Any:
+        half = b.add("slice", y, b.constant(int64(0)), b.constant(int64(1)), axes=(axis,), steps=(1,))
+        return b.add("relu", b.add("concat", b.add("neg", x), half, y, axis=axis))
+
+    types = {"x": tensor(F32, B, S, 6), "y": tensor(F32, B, S, 6)}
+    check_all_ways(make, types, {"x": normal(2, 5, 6), "y": normal(2, 5, 6)}, {"batch": 2, "seq": 5})
 
 
 # rows
@@ -203,6 +213,29 @@ def test_a_size_below_what_was_promised_is_refused() -> None:
         run_native(graph, {"x": normal(3, 0)})
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_convolution_of_patches_is_a_product(rank: int) -> None:
+    window = (2, 3, 2)[:rank]
+
+    def make(b: Any, x: Any, w: Any, c: Any) -> Any:
+        attrs = {"strides": window, "pads": (0,) * (2 * rank), "dilations": (1,) * rank, "groups": 1}
+        return b.add("relu", b.add("conv", x, w, c, **attrs))
+
+    sizes = [4 * d for d in window]
+    types = {"x": tensor(F32, B, 3, *sizes), "w": tensor(F32, 20, 3, *window), "c": tensor(F32, 20)}
+    names = [r.program.name for r in recipes(native_graph(graph_of(make, types), host_spec()))]
+    assert names.count("product") == 1
+    check_all_ways(make, types, {"x": normal(2, 3, *sizes), "w": normal(20, 3, *window), "c": normal(20)}, {"batch": 2})
+
+
+def test_a_convolution_whose_windows_overlap_is_none() -> None:
+    def make(b: Any, x: Any, w: Any) -> Any:
+        return b.add("conv", x, w, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
+
+    graph = native_graph(graph_of(make, {"x": tensor(F32, 1, 3, 4, 4), "w": tensor(F32, 5, 3, 2, 2)}), host_spec())
+    assert [n.op for n in graph.nodes] == ["conv"]
+
+
 # attention
 
 
@@ -236,6 +269,17 @@ def test_attention(
     elif mask == "float":
         types["m"], feeds["m"] = tensor(F32, heads, 1, T), normal(heads, 1, keys)
     check_all_ways(make, types, feeds, {"batch": 2, "seq": queries, "keys": keys})
+
+
+def test_attention_puts_its_heads_side_by_side_itself() -> None:
+    def make(b: Any, q: Any, k: Any, v: Any) -> Any:
+        turned = [b.add("transpose", x, perm=(0, 2, 1, 3)) for x in (q, k, v)]
+        found = b.add("transpose", b.add("attention", *turned, causal=False), perm=(0, 2, 1, 3))
+        return b.add("reshape", found, b.dims((B, S, 32)))
+
+    types = {n: tensor(F32, B, S, 4, 8) for n in "qkv"}
+    assert [r.program.name for r in recipes(graph_of(make, types))] == ["attention"]
+    check_all_ways(make, types, {n: normal(2, 21, 4, 8) for n in "qkv"}, {"batch": 2, "seq": 21})
 
 
 # names

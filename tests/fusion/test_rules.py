@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotfuse.codegen.pack_products import native_graph
+from hotfuse.codegen.native_form import native_graph
 from hotfuse.fusion.rules import fuse
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder, int64

@@ -1,11 +1,12 @@
 """`hotfuse bench`: engines against each other on one model, in one run, with every answer checked against float64.
 
   models.py    what is measured                        judge.py     is an answer right?
-  subject.py   one model made ready for all engines    roofline.py  how fast could it be?
-  engines.py   who runs it                             probes.py    what the machine can do, by generated loops
-  worker.py    one engine in a process of its own      timing.py    medians, spreads, and when a ratio is a claim
-  rounds.py    workers taking turns                    kernels.py   single products and chains instead of models
-  contest.py   all of it, for one model                table.py, plot.py, entry.py   what a person sees and types
+  subject.py   one model made ready for all engines    float64.py   an ONNX model in double precision
+  engines.py   who runs it                             roofline.py  how fast could it be?
+  worker.py    one engine in a process of its own      probes.py    what the machine can do, by generated loops
+  rounds.py    workers taking turns                    timing.py    medians, spreads, and when a ratio is a claim
+  contest.py   all of it, for one model                kernels.py, kernel_engines.py   products and chains instead of models
+  table.py, plot.py, entry.py                          what a person sees and types
 
 Workers import this package too and their memory is measured, so the command and what it needs are imported only on demand.
 """
