@@ -115,8 +115,8 @@ def pairs(name: str, element: str, count: int, seed: int = 0) -> tuple[Array, Ar
 
 
 def hard_angles(element: str) -> Array:
-    """The numbers of various exponents that come nearest to multiples of pi/2: M 2^e, where M is the denominator of a convergent of
-    2^e/(pi/2), as large as the mantissa allows."""
+    """Numbers of various exponents that come nearest to multiples of pi/2: M 2^e, where M is the denominator of a convergent
+    of 2^e/(pi/2), as large as the mantissa allows."""
     bits, exponents = (24, range(-26, 105, 2)) if element == "f32" else (53, range(-56, 971, 13))
     found = []
     with mpmath.workprec(1300):
