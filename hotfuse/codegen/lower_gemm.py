@@ -6,8 +6,9 @@
             epilogue on the accumulators, store
 
 b is packed: panel by panel, and in a panel row after row, so that the inner loop reads it from front to back. The last panel is
-as narrow as vectors allow. While a panel is in use the next one is fetched into the second-level cache, a piece at each step of
-k. Rows that do not fill a tile go through lower tiles, down to one row, so that thin products have their own schedule.
+as narrow as vectors allow. Long sums are made of parts, for their accuracy. While a panel is in use the next one is fetched
+into the second-level cache, a piece at each step of k. Rows that do not fill a tile go through lower tiles, down to one row, so
+that thin products have their own schedule.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, ceildiv, maximum, minimum, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides, collapse
 from hotfuse.ir.types import F32, F64, I64, DType, numel
+
+
+BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
 
 
 @dataclass(frozen=True)
@@ -190,11 +194,18 @@ class _Gemm:
             tile = (r - first) // height
             ahead = panel + packing.k * width + tile * (packing.k * share) + k * share
             turn.insert(0, Prefetch(Access(packing.panels.root, ahead, 0, 1, (1, 1)), 2))
-        return (
-            Fill(zero, self.dtype, (height, width), 0.0),
-            For("k", 0, packing.k, 1, tuple(turn), (Carry(acc, zero, next_acc),)),
-            *self._epilogue(acc, height, width),
-        )
+        zeros = Fill(zero, self.dtype, (height, width), 0.0)
+        if isinstance(packing.k, int) and packing.k <= BLOCK:
+            return (
+                zeros,
+                For("k", 0, packing.k, 1, tuple(turn), (Carry(acc, zero, next_acc),)),
+                *self._epilogue(acc, height, width),
+            )
+        whole, after = self.fresh(), self.fresh()
+        start = symbol("kb")
+        part = For("k", start, minimum(packing.k, start + BLOCK), 1, tuple(turn), (Carry(acc, zero, next_acc),))
+        total = For("kb", 0, packing.k, BLOCK, (part, Map(after, "add", (whole, acc))), (Carry(whole, zero, after),))
+        return zeros, total, *self._epilogue(whole, height, width)
 
     def _epilogue(self, acc: str, height: int, width: int) -> tuple[Instruction, ...]:
         packing, p = self.packing, symbol("p")

@@ -45,7 +45,7 @@ from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, minimum, symbol, sym
 from hotfuse.ir.layout import collapse
 from hotfuse.ir.types import BOOL, I64, DType, Shape, numel
 
-TASK_ELEMENTS = 16384  # of the domain, about: long against the cost of handing out a task, short against a cache
+TASK_ELEMENTS = 4096  # of the domain, about: long against the cost of handing out a task, short against a cache
 DEAR = frozenset(
     {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "gelu_erf", "gelu_tanh", "pow", "sin", "cos"}
 )
