@@ -43,7 +43,6 @@ from hotfuse.ir.dim import Dim, ceildiv, maximum, minimum, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides, collapse
 from hotfuse.ir.types import F32, F64, I64, DType, numel
 
-
 BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
 
 

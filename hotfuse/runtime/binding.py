@@ -187,11 +187,11 @@ def assemble(
     engine: Engine,
     run_graph: RunGraph,
     items: Sequence[Any],
-    bind_other: Callable[[Any], tuple[Node, Compute]] | None = None,
+    bind_other: Callable[[Any, Callable[[str], Any]], tuple[Node, Compute]] | None = None,
     fold: bool = False,
 ) -> BoundPlan:
-    """A bound plan of nodes, in order; what is no node among the items is bound by `bind_other`. With `fold`, what follows from
-    constants and sizes is computed now."""
+    """A bound plan of nodes, in order; what is no node among the items is bound by `bind_other`, which may ask for the values
+    that are known already (None if one is not). With `fold`, what follows from constants and sizes is computed now."""
     slots: dict[str, int] = {}
     template: list[Any] = [None]  # slot 0 stands for an absent input
 
@@ -205,12 +205,15 @@ def assemble(
     for name, constant in graph.constants.items():
         template[slot(name)] = engine.constant(constant)
 
+    def settled(name: str) -> Any:
+        return template[slots[name]] if name in slots else None
+
     known: set[str] = set()
     computes: list[tuple[Node, Compute]] = []
     for item in items:
         if not isinstance(item, Node):
             assert bind_other is not None
-            computes.append(bind_other(item))
+            computes.append(bind_other(item, settled))
         elif _known(item, values):
             known.add(item.id)
             template[slot(item.id)] = engine.constant(_constant_of(values[item.id]))

@@ -9,7 +9,7 @@ changes between the two as their data flow allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from hotfuse.config import Config
 from hotfuse.errors import CodegenError, DimError, TileError
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.spec import Spec, host_spec
-from hotfuse.ir.dim import Dim, substitute, symbols_of
+from hotfuse.ir.dim import Dim, evaluate, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import layouts
+from hotfuse.ir.metadata import describe
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
 from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes
@@ -29,6 +30,8 @@ from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.kernels import kernel_of
 from hotfuse.runtime.segment import Arrays, Part, Segment
 from hotfuse.runtime.threads import team_size
+
+ALONE = 2_000_000  # flops of a segment that one thread has done before a second one is awake
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,17 @@ class NativeBinder:
                 raise DimError(f"{symbol.name} is {sizes[symbol.name]}; native code was made for {symbol.minimum} and more")
         threads = team_size(self.spec, self.config.threads)
 
-        def segment(natives: Sequence[Native]) -> tuple[Node, Compute]:
+        def segment(natives: Sequence[Native], settled: Callable[[str], Any]) -> tuple[Node, Compute]:
             parts = [p for n in natives for p in n.parts]
-            inputs, outputs = _border(graph, self.items, natives)
+            read, outputs = _border(graph, self.items, natives)
+            fixed = {name: value for name in read if (value := settled(name)) is not None}
+            inputs = [name for name in read if name not in fixed]
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
             for name, type in types.items():
                 _same_sizes(name, graph.values[name].type, type, sizes)
-            made = Segment(parts, inputs, outputs, types, sizes, self.arrays, get_driver(), threads)
+            work = sum(int(evaluate(describe(graph, node).cost.flops, sizes)) for n in natives for node in n.group.nodes)
+            team = threads if work > ALONE else 1
+            made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
         return assemble(graph, values, sizes, engine, run_graph, self.items, segment, fold=True)

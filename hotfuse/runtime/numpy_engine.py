@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ from hotfuse.ir.ops.sequence import joined
 from hotfuse.ir.types import ANY, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
-from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.onnx_opaque import bind_onnx
+from hotfuse.runtime.output_pool import OutputPool, fast_address
 
 
 class NumpyEngine:
@@ -61,16 +60,13 @@ class NumpyEngine:
 
     # what native code needs
 
-    def address(self, value: Any) -> int:
-        return value.__array_interface__["data"][0]  # type: ignore[no-any-return]
+    address = staticmethod(fast_address())
 
     def contiguous(self, value: Any) -> Any:
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
-    def empty(self, type: TensorType) -> Any:
-        """Undefined memory that begins on a cache line."""
-        dtype, sizes = type.dtype.numpy, type.sizes
-        return aligned_block(math.prod(sizes) * dtype.itemsize).view(dtype).reshape(sizes)
+    def results(self, type: TensorType) -> OutputPool:
+        return OutputPool(type)
 
     # what control flow needs
 

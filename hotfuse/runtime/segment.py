@@ -8,7 +8,7 @@ State: a `Segment` keeps idle frames. A `Frame` is the memory of one call: table
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,6 @@ from hotfuse.codegen.tile import scratch_offsets
 from hotfuse.errors import ExecutionError
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.types import TensorType
-from hotfuse.locks import make_lock
 from hotfuse.runtime.driver import Driver, Job, Step
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.memory import Interval, aligned_block, plan_arena
@@ -32,7 +31,9 @@ class Arrays(Protocol):
 
     def address(self, value: Any) -> int: ...
     def contiguous(self, value: Any) -> Any: ...
-    def empty(self, type: TensorType) -> Any: ...
+    def results(self, type: TensorType) -> Callable[[], tuple[Any, int]]:
+        """Makes results of a type, each with its address."""
+        ...
 
 
 class BadIndex(ExecutionError):
@@ -57,34 +58,50 @@ class _Bound:
 
 
 class Frame:
-    __slots__ = ("arena", "job", "pointers", "status", "words")
+    """`pointers` are those of the last call, `words` and `status` what kernels read and write."""
 
-    def __init__(self, steps: Sequence[_Bound], inner: Mapping[str, int], arena: int, scratch: int, threads: int) -> None:
-        self.arena = aligned_block(max(arena, 1))
-        self.status = np.zeros(1, np.int64)
-        self.words = np.zeros(max(1, sum(len(s.words) for s in steps)), np.int64)
-        base, start = self.arena.ctypes.data, self.words.ctypes.data
+    __slots__ = ("_arena", "_status", "_words", "job", "pointers", "status", "words")
+
+    def __init__(self, steps: Sequence[_Bound], known: Mapping[str, int], inner: Mapping[str, int], sizes: Sizes) -> None:
+        self._arena = aligned_block(max(sizes.arena, 1))
+        self._status = np.zeros(1, np.int64)
+        self._words = np.zeros(max(1, sum(len(s.words) for s in steps)), np.int64)
+        base, start = self._arena.ctypes.data, self._words.ctypes.data
         made, at = [], 0
         for step in steps:
-            self.words[at : at + len(step.words)] = step.words
-            self.words[at] = self.status.ctypes.data
+            self._words[at : at + len(step.words)] = step.words
+            self._words[at] = self._status.ctypes.data
             for name, word in step.places:
                 if name in inner:
-                    self.words[at + word] = base + inner[name]
+                    self._words[at + word] = base + inner[name]
+                elif name in known:
+                    self._words[at + word] = known[name]
             made.append(Step(step.address, start + 8 * at, step.tasks, 1, step.barrier))
             at += len(step.words)
-        self.job = Job(made, threads, scratch)
+        self.job = Job(made, sizes.threads, sizes.scratch)
+        # several times faster for single numbers than arrays are
+        self.words, self.status = memoryview(self._words), memoryview(self._status)  # type: ignore[arg-type]
         self.pointers: list[int] = []
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the arena and of each thread's scratch, and how many threads there are."""
+
+    arena: int
+    scratch: int
+    threads: int
+
+
 class Segment:
-    """Runs its parts for the inputs in order; returns the outputs in order."""
+    """Runs its parts for the inputs in order; returns the outputs in order. `fixed` are inputs that never change."""
 
     def __init__(
         self,
         parts: Sequence[Part],
         inputs: Sequence[str],
         outputs: Sequence[str],
+        fixed: Mapping[str, Any],
         types: Mapping[str, TensorType],
         sizes: Mapping[str, int],
         arrays: Arrays,
@@ -92,53 +109,52 @@ class Segment:
         threads: int,
     ) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._types = [types[name] for name in outputs]
-        self._arrays, self._driver, self._threads = arrays, driver, threads
+        self._results = [arrays.results(types[name]) for name in outputs]
+        self._contiguous, self._address, self._driver = arrays.contiguous, arrays.address, driver
         self._kernels = tuple(p.kernel for p in parts)  # held while we may call them
-        self._inner, self._arena = _place(parts, inputs, outputs, types)
+        self._fixed = {name: arrays.contiguous(value) for name, value in fixed.items()}
+        self._known = {name: arrays.address(value) for name, value in self._fixed.items()}
+        self._inner, arena = _place(parts, (*inputs, *fixed), outputs, types)
         self._steps = _bind(parts, sizes, self._inner, types)
-        self._scratch = max((_scratch_bytes(p.recipe, sizes) for p in parts), default=0)
-        self._which, self._where = self._pointers()
+        scratch = max((_scratch_bytes(p.recipe, sizes) for p in parts), default=0)
+        self._sizes = Sizes(arena, scratch, threads)
+        self._places = self._pointers()
         self._idle: list[Frame] = []
-        self._lock = make_lock()
 
     @property
     def arena_bytes(self) -> int:
-        return self._arena
+        return self._sizes.arena
 
-    def _pointers(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _pointers(self) -> tuple[tuple[int, int], ...]:
         """Which of inputs and outputs goes to which words of the tables."""
         order = {name: place for place, name in enumerate((*self.inputs, *self.outputs))}
-        which, where, at = [], [], 0
+        found, at = [], 0
         for step in self._steps:
-            for name, word in step.places:
-                if name in order:
-                    which.append(order[name])
-                    where.append(at + word)
+            found += [(order[name], at + word) for name, word in step.places if name in order]
             at += len(step.words)
-        return np.array(which, np.int64), np.array(where, np.int64)
+        return tuple(found)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        arrays = self._arrays
-        given = [arrays.contiguous(x) for x in inputs]
-        results = tuple(arrays.empty(type) for type in self._types)
-        pointers = [*map(arrays.address, given), *map(arrays.address, results)]
-        with self._lock:
-            frame = self._idle.pop() if self._idle else None
-        if frame is None:
-            frame = Frame(self._steps, self._inner, self._arena, self._scratch, self._threads)
+        given = [self._contiguous(x) for x in inputs]
+        made = [fresh() for fresh in self._results]
+        pointers = [self._address(x) for x in given] + [address for _, address in made]
+        try:
+            frame = self._idle.pop()  # a list's pop and append are one step each, whoever else calls
+        except IndexError:
+            frame = Frame(self._steps, self._known, self._inner, self._sizes)
         if frame.pointers != pointers:
-            frame.words[self._where] = np.array(pointers, np.int64)[self._which]
+            words = frame.words
+            for which, place in self._places:
+                words[place] = pointers[which]
             frame.pointers = pointers
         self._driver.run(frame.job)
-        failed = bool(frame.status[0])
+        failed = frame.status[0]
         frame.status[0] = 0
-        with self._lock:
-            if len(self._idle) < MAX_IDLE:
-                self._idle.append(frame)
+        if len(self._idle) < MAX_IDLE:
+            self._idle.append(frame)
         if failed:
             raise BadIndex("an index lies outside of the tensor that it indexes")
-        return results
+        return tuple([result for result, _ in made])
 
 
 def _own(recipe: Recipe, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -65,8 +65,14 @@ class TorchEngine:
     def contiguous(self, value: Any) -> Any:
         return value if value.is_contiguous() else value.contiguous()
 
-    def empty(self, type: TensorType) -> Any:
-        return torch.empty(type.sizes, dtype=TO_TORCH[type.dtype.name])
+    def results(self, type: TensorType) -> Callable[[], tuple[torch.Tensor, int]]:
+        sizes, dtype = type.sizes, TO_TORCH[type.dtype.name]
+
+        def fresh() -> tuple[torch.Tensor, int]:
+            made = torch.empty(sizes, dtype=dtype)
+            return made, made.data_ptr()
+
+        return fresh
 
     # what control flow needs
 

@@ -1,0 +1,70 @@
+"""Memory for results that callers own, used again when the caller has dropped it.
+
+An array handed out stays in the pool's list. It is free again when nobody but the pool refers to it or to its memory: a view
+of it, a tensor over it, a slice of a view all hold a reference to the memory, so counting references tells. Fresh memory of a
+large result costs a page fault for every 4 KiB, which is more than many kernels take.
+
+State: a few arrays of one type, each with its memory and address. A lock guards the list.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from hotfuse.ir.types import TensorType
+from hotfuse.locks import make_lock
+from hotfuse.runtime.memory import aligned_block
+
+KEPT = 3  # arrays of one result
+LARGEST = 1 << 28  # bytes of an array that is kept
+
+
+class OutputPool:
+    def __init__(self, type: TensorType) -> None:
+        self._dtype, self._sizes = type.dtype.numpy, type.sizes
+        self._bytes = math.prod(self._sizes) * self._dtype.itemsize
+        self._kept: list[tuple[Any, Any, int]] = []
+        self._lock = make_lock()
+        self._unused = _references(self._make())
+
+    def _make(self) -> tuple[Any, Any, int]:
+        block = aligned_block(self._bytes)
+        owner = block.base if block.base is not None else block
+        array = block.view(self._dtype).reshape(self._sizes)
+        return array, owner, int(array.__array_interface__["data"][0])
+
+    def __call__(self) -> tuple[Any, int]:
+        """An array that nobody else has, undefined, and its address."""
+        with self._lock:
+            for entry in self._kept:
+                if _references(entry) == self._unused:
+                    return entry[0], entry[2]
+            entry = self._make()
+            if len(self._kept) < KEPT and self._bytes <= LARGEST:
+                self._kept.append(entry)
+            return entry[0], entry[2]
+
+
+def _references(entry: tuple[Any, Any, int]) -> tuple[int, int]:
+    """How often the array and its memory are referred to."""
+    return sys.getrefcount(entry[0]), sys.getrefcount(entry[1])
+
+
+def fast_address() -> Any:
+    """A function from an array to the address of its elements: the word after the object's head, where every numpy keeps it."""
+    import ctypes
+
+    head = object.__basicsize__
+    word = ctypes.c_void_p.from_address
+
+    def fast(array: Any) -> int:
+        return word(id(array) + head).value or 0
+
+    probe = np.empty(3, np.int8)
+    if sys.implementation.name == "cpython" and fast(probe) == probe.ctypes.data:
+        return fast
+    return lambda array: array.__array_interface__["data"][0]

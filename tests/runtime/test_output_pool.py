@@ -1,0 +1,78 @@
+"""Memory of results: handed out again only when nobody can see it any more."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+
+from hotfuse.ir.types import F32, tensor
+from hotfuse.runtime.output_pool import KEPT, OutputPool, fast_address
+
+
+def test_what_was_dropped_is_used_again() -> None:
+    pool = OutputPool(tensor(F32, 5, 1000))
+    first, address = pool()
+    assert first.shape == (5, 1000)
+    assert address % 64 == 0
+    assert first.ctypes.data == address
+    del first
+    again, same = pool()
+    assert same == address
+    assert again.flags.writeable
+
+
+def test_what_is_held_in_any_way_is_not() -> None:
+    pool = OutputPool(tensor(F32, 4, 100))
+    holders = (
+        lambda a: a,
+        lambda a: a[1:],
+        lambda a: a[1:].T[::2],
+        lambda a: a.reshape(-1),
+        lambda a: torch.from_numpy(a),
+        lambda a: torch.from_numpy(a)[2:],
+        lambda a: memoryview(a),
+        lambda a: a.base,
+        lambda a: {"kept": [a.view(np.int32)]},
+    )
+    for hold in holders:
+        array, address = pool()
+        array[:] = 7
+        kept = hold(array)
+        del array
+        others = [pool() for _ in range(KEPT + 1)]
+        assert address not in [other for _, other in others]
+        del kept, others
+
+
+def test_no_more_than_a_few_are_kept() -> None:
+    pool = OutputPool(tensor(F32, 100))
+    held = [pool() for _ in range(10)]
+    assert len({address for _, address in held}) == 10
+    assert len(pool._kept) == KEPT
+
+
+def test_threads_never_share_an_array() -> None:
+    pool = OutputPool(tensor(F32, 64))
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(3000):
+            array, _ = pool()
+            array[:] = number
+            if not (array == number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_fast_address_is_the_address() -> None:
+    address = fast_address()
+    for array in (np.zeros(3), np.zeros((2, 3))[:, 1:], np.arange(10)[::-1], np.zeros(0, np.int8)):
+        assert address(array) == array.ctypes.data or not array.size
