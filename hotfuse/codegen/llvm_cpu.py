@@ -361,8 +361,9 @@ class _Emitter:
         """The grid's variables from the number of the task, the last axis fastest."""
         rest: Dim = symbol(_TASK)
         for axis in reversed(self.program.grid[1:]):
-            self.symbols[axis.var] = self.dim(rest % axis.count)
-            rest = rest // axis.count
+            count = axis.count if axis.count != 0 else 1  # of no tasks none has a place
+            self.symbols[axis.var] = self.dim(rest % count)
+            rest = rest // count
         if self.program.grid:
             self.symbols[self.program.grid[0].var] = self.dim(rest)
 

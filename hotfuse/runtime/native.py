@@ -20,6 +20,13 @@ def prepared_graph(graph: Graph, config: Config) -> Graph:
     return remove_dead(fold_constants(native_graph(graph, host_spec(config.isa))))
 
 
+def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:
+    """An executor of the highest tier that `config` has made before the first answer."""
+    if config.native:
+        return native_executor(prepared_graph(graph, config), engine, config)
+    return Executor(trivial_plan(graph), engine, config)
+
+
 def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
     """An executor of a graph that `prepared_graph` made. Compiles now."""
     return Executor(trivial_plan(graph), engine, config, binder=NativeBinder(graph, engine, config))

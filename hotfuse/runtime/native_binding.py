@@ -24,6 +24,8 @@ from hotfuse.ir.layout import layouts
 from hotfuse.ir.metadata import describe
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
+from hotfuse.passes.dead_code import has_effect
+from hotfuse.passes.rewrite import is_pure
 from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes
 from hotfuse.runtime.driver import get_driver
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
@@ -124,20 +126,20 @@ Item = Node | tuple[Native, ...]
 
 def _ordered(graph: Graph, groups: Sequence[Native]) -> tuple[Item, ...]:
     """Nodes for tier 0 and runs of kernels, in turn: all nodes that can run, then all kernels that can, and so on."""
-    native = {node.id for n in groups for node in n.group.nodes}
-    needed = _needed(graph, groups, native)
-    waiting_nodes = [node for node in graph.nodes if node.id not in native and node.id in needed]
-    waiting_groups = list(groups)
+    waiting_nodes, waiting_groups = _needed(graph, groups)
     done = {*graph.inputs, *graph.weights, *graph.constants}
     items: list[Item] = []
     while waiting_nodes or waiting_groups:
         rest: list[Node] = []
+        held_up = False  # what draws random numbers or acts otherwise keeps its order
         for node in waiting_nodes:
-            if all(name in done for name in node.uses):
+            acts = not is_pure(node)
+            if all(name in done for name in node.uses) and not (acts and held_up):
                 items.append(node)
                 done.update(node.outputs)
             else:
                 rest.append(node)
+                held_up = held_up or acts
         run: list[Native] = []
         left: list[Native] = []
         for item in waiting_groups:
@@ -153,15 +155,20 @@ def _ordered(graph: Graph, groups: Sequence[Native]) -> tuple[Item, ...]:
     return tuple(items)
 
 
-def _needed(graph: Graph, groups: Sequence[Native], native: set[str]) -> set[str]:
-    """Nodes that tier 0 has to run: for results, for kernels, for each other. Views that only kernels look through need not."""
-    wanted = {*graph.outputs, *(name for n in groups for name in n.reads)}
-    found: set[str] = set()
-    for node in reversed(graph.nodes):
-        if node.id not in native and any(name in wanted for name in node.outputs):
-            found.add(node.id)
-            wanted.update(node.uses)
-    return found
+def _needed(graph: Graph, groups: Sequence[Native]) -> tuple[list[Node], list[Native]]:
+    """Nodes that tier 0 has to run, and groups: for results, for effects, and for each other. Views that only kernels look
+    through need not run."""
+    inside = {node.id for n in groups for node in n.group.nodes}
+    makers: dict[str, Node | Native] = {name: n for n in groups for name in n.writes}
+    makers |= {name: node for node in graph.nodes if node.id not in inside for name in node.outputs}
+    wanted = [*graph.outputs, *(node.id for node in graph.nodes if node.id not in inside and has_effect(node))]
+    found: set[int] = set()
+    while wanted:
+        maker = makers.get(wanted.pop())
+        if maker is not None and id(maker) not in found:
+            found.add(id(maker))
+            wanted.extend(maker.uses if isinstance(maker, Node) else maker.reads)
+    return [node for node in graph.nodes if id(node) in found], [n for n in groups if id(n) in found]
 
 
 def _border(graph: Graph, items: Sequence[Item], natives: Sequence[Native]) -> tuple[list[str], list[str]]:

@@ -22,9 +22,8 @@ from hotfuse.frontends.torch_decompositions import decompositions
 from hotfuse.frontends.torch_graph import TorchImport, import_fx
 from hotfuse.frontends.torch_outputs import collect_outputs
 from hotfuse.frontends.torch_program import CapturedProgram
-from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes import optimize
-from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.native import make_executor
 from hotfuse.runtime.torch_call import run_program
 from hotfuse.runtime.torch_engine import TORCH
 
@@ -96,7 +95,7 @@ def compile_graph(module: fx.GraphModule, config: Config, part: str = "inference
 
     with unset_fake_temporarily():
         program = import_program(module, config, part)
-    executor = Executor(trivial_plan(program.graph), TORCH, config)
+    executor = make_executor(program.graph, TORCH, config)
     COMPILED.append(program)
     opaque = [name for _, name, _ in program.opaque]
     EVENTS.emit("backend.compiled", part, f"{program.operators} operators, {len(opaque)} opaque", opaque=opaque)
