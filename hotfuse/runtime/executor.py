@@ -44,6 +44,11 @@ class Executor:
         self._lock = make_lock()
 
     @property
+    def native(self) -> str:
+        """How much of the plan runs as native code; "" if nothing does."""
+        return str(getattr(self._binder, "note", ""))
+
+    @property
     def bound_shapes(self) -> int:
         return len(self._bound)
 

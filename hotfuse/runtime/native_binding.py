@@ -79,6 +79,17 @@ class NativeBinder:
                 self.reasons |= {node.id: str(error) for node in group.nodes}
         self.items = _ordered(graph, self.groups)
 
+    @property
+    def note(self) -> str:
+        """How much runs as native code, and why the rest does not."""
+        kernels = sum(len(n.parts) for item in self.items if not isinstance(item, Node) for n in item)
+        left = [item for item in self.items if isinstance(item, Node)]
+        text = f"{kernels} generated kernels answer"
+        if left:
+            why = next((self.reasons[node.id] for node in left if node.id in self.reasons), "they have no native code")
+            text += f"; {len(left)} operators run one by one, {', '.join(sorted({n.op for n in left})[:4])} among them: {why}"
+        return text
+
     def __call__(self, plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGraph, limit: int) -> BoundPlan:
         graph = plan.graph
         values = concrete_values(graph, given, check_size(limit))

@@ -101,11 +101,11 @@ def make_report(
         executor.bound_shapes,
         sum(executor.arena_bytes().values()),
         dict(events),
-        _why(executor.config, calls, closed, len(opaque)),
+        _why(executor.config, calls, closed, len(opaque), executor.native),
     )
 
 
-def _why(config: Config, calls: int, closed: bool, opaque: int) -> str:
+def _why(config: Config, calls: int, closed: bool, opaque: int, native: str) -> str:
     if closed:
         return "it was closed"
     if config.disable:
@@ -114,6 +114,8 @@ def _why(config: Config, calls: int, closed: bool, opaque: int) -> str:
         return "tier=0 allows nothing but the original operators"
     if not calls:
         return "it was not called yet"
+    if native:
+        return f"it is as fast as it gets: {native}" if ";" not in native else native
     slow = f", and {opaque} of them run through another library (see `opaque`)" if opaque else ""
     return f"no fused kernel exists for it yet: its operators run one by one{slow}"
 

@@ -95,9 +95,8 @@ class Session:
 
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
-        return make_report(
-            self.graph.name, self.graph, self.opaque, self._executor, self._calls, self.events.counted(), self._closed
-        )
+        executor, events = self._native or self._executor, self.events.counted()
+        return make_report(self.graph.name, self.graph, self.opaque, executor, self._calls, events, self._closed)
 
     def explain(self) -> str:
         """One line per node: operator, result, cost, origin, and why it is opaque if it is."""

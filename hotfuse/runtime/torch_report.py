@@ -96,6 +96,9 @@ def _why(family: Family, root: Controller, captured: bool) -> str:
         return "it was not called yet"
     if root.pending:
         return "it is being captured"
+    native = next((c.executor.native for member in family.all() for c in member.classes if c.executor.native), "")
+    if captured and native:
+        return f"its calls are captured, and {native}"
     if captured:
         answers = "captured plans answer, operator by operator" if family.config.wait else "the original answers"
         return f"its calls are captured, and no fused kernel exists for them yet: {answers}"
