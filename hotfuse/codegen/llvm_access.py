@@ -34,7 +34,8 @@ class Memory:
         dtype, bounds = self.buffers[at.buffer].dtype, _open(at)
         type = LType(dtype.name, width)
         if not width:
-            return self._load_one(type, self.address(at, row, col), self._mask(bounds, row, col, 0), fill)
+            inside = self._mask(bounds, row, col, 0)
+            return self._load_one(type, self.address(at, row, col), inside, fill, self._align(at))
         if at.cols == 0 and not any(b.cols for b in bounds):
             return self.w.splat(self.load(at, fill, row, col, 0), width)
         if at.cols != 1:
@@ -45,17 +46,22 @@ class Memory:
             return found
         address, mask = self.address(at, row, col), self._mask(bounds, row, col, width)
         if mask is None:
-            return self.w.load(type, address, dtype.bytes)
+            return self.w.load(type, address, self._align(at))
         if type.element == "bool":
             raw = self.w.masked_load(type.of("u8"), address, mask, self.w.const(type.of("u8"), bool(fill)), 1)
             return self.w.compare("ne", raw, self.w.const(raw, 0))
-        return self.w.masked_load(type, address, mask, self.w.const(type, fill), dtype.bytes)
+        return self.w.masked_load(type, address, mask, self.w.const(type, fill), self._align(at))
 
-    def _load_one(self, type: LType, address: Operand, inside: Operand | None, fill: float) -> Operand:
+    def _load_one(self, type: LType, address: Operand, inside: Operand | None, fill: float, align: int) -> Operand:
         if inside is None:
-            return self.w.load(type, address, _bytes(type))
+            return self.w.load(type, address, align)
         safe = self.w.make(PTR, f"select i1 {inside.text}, ptr {address.text}, ptr %nowhere")
-        return self.w.select(inside, self.w.load(type, safe, _bytes(type)), self.w.const(type, fill))
+        return self.w.select(inside, self.w.load(type, safe, align), self.w.const(type, fill))
+
+    def _align(self, at: Access) -> int:
+        """Inputs may be constants that lie anywhere in a mapped file."""
+        buffer = self.buffers[at.buffer]
+        return 1 if buffer.kind == "input" else buffer.dtype.bytes
 
     def store(self, value: Operand, at: Access, row: int, col: int, stream: bool) -> None:
         w, width, bounds = self.w, value.type.lanes, _open(at)
@@ -71,7 +77,9 @@ class Memory:
             raw = w.convert(value, "u8") if value.type.element == "bool" else value
             w.masked_store(raw, self.address(at, row, col), mask, size)
         else:
-            w.store(value, self.address(at, row, col), width * size if stream else size, stream)
+            whole = width * size
+            aligned = stream and whole & (whole - 1) == 0 and _on_lines(at, row, col, whole // size)
+            w.store(value, self.address(at, row, col), whole if aligned else size, aligned)
 
     def _store_one(self, value: Operand, address: Operand, inside: Operand | None) -> None:
         if inside is not None:
@@ -106,6 +114,11 @@ class Memory:
             return self.w.make(LType("bool", width), f"icmp ult {self.w.numbers('i32', width)}, {count.text}")
         place = self.w.add(self.w.splat(self.dim(start), width), self.w.numbers("i64", width, 0, bound.cols))
         return self.w.make(LType("bool", width), f"icmp ult {place}, {self.w.splat(limit, width).text}")
+
+
+def _on_lines(at: Access, row: int, col: int, unit: int) -> bool:
+    """Whether a piece surely begins at a multiple of `unit` elements of its buffer, which itself begins on a cache line."""
+    return (at.offset + at.rows * row + at.cols * col) % unit == 0
 
 
 def _bytes(type: LType) -> int:

@@ -261,6 +261,8 @@ class Writer:
         if source.element == "bf16":
             bits = self.shl(self.convert(Operand(source.of("u16"), x.text), "u32"), literal(source.of("u32"), 16))
             return self.convert(self.bitcast(bits, "f32"), element)
+        if source.element == "f64" and element == "f16":
+            return self.convert(self._odd_f32(x), element)
         if element == "bf16":
             return self._rounded_bf16(self.convert(x, "f32"))
         if element == "bool":
@@ -275,6 +277,16 @@ class Writer:
             return Operand(type, x.text)
         word = "trunc" if type.bits < source.bits else "sext" if source.is_signed else "zext"
         return self.make(type, f"{word} {x} to {type}")
+
+    def _odd_f32(self, x: Operand) -> Operand:
+        """An f64 as the f32 next to it toward zero, its last bit set where they differ: what is rounded from that to fewer bits is
+        rounded as if from x itself, and LLVM has no instruction for it in one step."""
+        near = self.make(x.type.of("f32"), f"fptrunc {x} to {x.type.of('f32')}")
+        back, bits = self.convert(near, "f64"), self.bitcast(near, "u32")
+        above = self.compare("gt", self.unary("fabs", back), self.unary("fabs", x))
+        bits = self.select(above, self.sub(bits, self.const(bits, 1)), bits)
+        odd = self.or_(bits, self.const(bits, 1))
+        return self.bitcast(self.select(self.compare("ne", back, x), odd, bits), "f32")
 
     def _rounded_bf16(self, x: Operand) -> Operand:
         """The upper half of an f32, rounded to even."""

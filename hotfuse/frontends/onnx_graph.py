@@ -11,7 +11,6 @@ constants are declared again (by reference).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from hotfuse.frontends.onnx_body import bind_attributes, function_body
 from hotfuse.frontends.onnx_context import OnnxImport
 from hotfuse.frontends.onnx_node import IMPORTERS, Decline, Imported, OnnxNode
 from hotfuse.frontends.onnx_opaque import import_opaque
+from hotfuse.frontends.onnx_schema import check_node
 from hotfuse.frontends.onnx_tensor import sparse_constant, tensor_constant
 from hotfuse.frontends.onnx_types import type_from_proto
 from hotfuse.ir.builder import GraphBuilder
@@ -94,16 +94,26 @@ def _bind_outputs(node: onnx.NodeProto, values: Sequence[Value | None], env: Env
         if not name:
             continue
         if name in env:
-            raise InvalidModel(f"value {name!r} is defined twice, again by {node.op_type} {node.name!r}")
+            raise InvalidModel(f"value {name!r} is defined twice, again by {_shown(node)}")
         env[name] = value
 
 
 def _undefined(graph: onnx.GraphProto, node: onnx.NodeProto, name: str) -> str:
     later = any(name in other.output for other in graph.node)
-    where = f"{node.op_type} {node.name!r} reads {name!r}"
+    where = f"{_shown(node)} reads {name!r}"
     if later:
         return f"{where} before it is computed: the nodes form a cycle or are not in order"
     return f"{where}, which nothing defines; check the name, or add it as a graph input"
+
+
+def _layer(node: onnx.NodeProto) -> Any:
+    """What a node is called: its name, or that of its first result. Protobuf hands out bytes where it is no text."""
+    return node.name or (node.output[0] if node.output else "")
+
+
+def _shown(node: onnx.NodeProto) -> str:
+    """A node in a message, as its origin reads."""
+    return f"{_layer(node)} {node.op_type}".strip()
 
 
 def import_node(
@@ -114,9 +124,9 @@ def import_node(
     version = context.opsets.get(domain)
     if version is None:
         if domain == "":
-            raise InvalidModel(f"{node.op_type} {node.name!r}: the model imports no opset of domain 'ai.onnx'")
+            raise InvalidModel(f"{_shown(node)}: the model imports no opset of domain 'ai.onnx'")
         version = 1
-    layer = node.name or (node.output[0] if node.output else "")
+    layer = _layer(node)
     if not (isinstance(layer, str) and isinstance(node.op_type, str) and isinstance(domain, str)):  # protobuf hands out bytes
         raise InvalidModel(f"node {layer!r} of type {node.op_type!r}, domain {domain!r} has a name that is not text (UTF-8)")
     origin = Origin(layer, f"{domain + '.' if domain else ''}{node.op_type}")
@@ -126,8 +136,7 @@ def import_node(
         return import_nested(protos, types, env, builder, context)
 
     try:
-        if node.attribute:
-            _check_attributes(node, attribute_kinds(node.op_type, version, domain))
+        check_node(node, version, domain)
         attributes = {a.name: attribute_value(a, context) for a in node.attribute}
         seen = OnnxNode(node, version, builder, list(inputs), attributes, nested, context.depth)
         return _import(seen, domain, context)
@@ -144,26 +153,6 @@ def import_node(
         ) from error
     finally:
         builder.origin = before
-
-
-@functools.lru_cache(maxsize=4096)
-def attribute_kinds(op_type: str, version: int, domain: str) -> Mapping[str, int]:
-    """The kind of each attribute an operator declares, numbered as in AttributeProto; none for an operator nobody knows."""
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return {}
-    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}
-
-
-def _check_attributes(node: onnx.NodeProto, kinds: Mapping[str, int]) -> None:
-    """Refuse an attribute of another kind than its operator declares: an importer would take it for what it is not."""
-    A = onnx.AttributeProto
-    for attribute in node.attribute:
-        kind = kinds.get(attribute.name, attribute.type)
-        if kind != attribute.type and (kind, attribute.type) != (A.FLOAT, A.INT):  # a whole number will do for a number
-            names = A.AttributeType.Name
-            raise InvalidModel(f"attribute {attribute.name!r} must be {names(kind)}, not {names(attribute.type)}")
 
 
 def _import(n: OnnxNode, domain: str, context: OnnxImport) -> Sequence[Value | None]:

@@ -7,6 +7,7 @@ External data becomes a `MappedArray`: nothing of it is read before it is used.
 from __future__ import annotations
 
 import math
+import mmap
 import sys
 from typing import Any
 
@@ -42,6 +43,23 @@ class MappedArray:
             self._array = array if array.flags.aligned else array.copy()  # BLAS would copy an unaligned one on every call
         wanted = self._array if dtype is None else self._array.astype(dtype, copy=False)
         return wanted.copy() if copy else wanted
+
+
+    def glance(self) -> Array:
+        """The array without a copy that stays, maybe not aligned."""
+        return _decode(self._data, self._type, self._where) if self._array is None else self._array
+
+    def release(self) -> None:
+        """Give the pages of the mapped file back to the system; they come again when somebody looks."""
+        mapping = self._data.obj
+        if not isinstance(mapping, mmap.mmap) or not hasattr(mapping, "madvise"):
+            return
+        whole = np.frombuffer(mapping, np.uint8).ctypes.data
+        first = np.frombuffer(self._data, np.uint8).ctypes.data - whole
+        start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (first + len(self._data)) // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if length > 0:
+            mapping.madvise(mmap.MADV_DONTNEED, start, length)
 
 
 def tensor_constant(tensor: onnx.TensorProto, files: DataFiles = NOWHERE) -> Constant:

@@ -79,7 +79,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A constant by reference. `data` is anything `numpy.asarray` reads without copying; `type` is its type."""
+    """A constant by reference. `data` is anything `numpy.asarray` reads without copying; `type` is its type. Data that lies in
+    a file may also offer `glance` and `release`: see those here."""
 
     data: Any
     type: TensorType
@@ -91,6 +92,17 @@ class Constant:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         return np.asarray(self.data)
+
+    def glance(self) -> np.ndarray[Any, Any]:
+        """The array for one look: maybe not aligned, and nothing is kept of it."""
+        glance = getattr(self.data, "glance", None)
+        return self.numpy() if glance is None else glance()
+
+    def release(self) -> None:
+        """Nobody will look soon: memory that a file can fill again is given back."""
+        release = getattr(self.data, "release", None)
+        if release is not None:
+            release()
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,14 +98,21 @@ def _fold_constant(draft: Draft, node: Node) -> tuple[Value, ...] | None:
         return None
     try:
         with np.errstate(all="ignore"):
-            computed = record.reference(*(draft.constant(v) for v in inputs), **node.attrs)
+            computed = record.reference(*(_glance(draft, v) for v in inputs), **node.attrs)
     except Exception:
         return None  # the node fails where it stands, with its place in the model, if it is ever run
     many = computed if isinstance(computed, (tuple, list)) else (computed,)
+    if not record.view:  # a view goes on looking
+        for name in node.uses:
+            draft.builder.constants[name].release()
     arrays = [_immutable(np.asarray(a)) for a in many]
     if len(arrays) < len(results) or any(type_of(a) != v.type for a, v in zip(arrays, results, strict=False)):
         return None
     return tuple(draft.define(Constant.of(a), v.device) for a, v in zip(arrays, results, strict=False))
+
+
+def _glance(draft: Draft, value: Value | None) -> np.ndarray[Any, Any] | None:
+    return None if value is None else draft.builder.constants[value.name].glance()
 
 
 def _immutable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

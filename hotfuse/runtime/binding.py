@@ -203,7 +203,7 @@ def assemble(
 
     inputs = tuple(slot(name) for name in (*graph.inputs, *graph.weights))
     for name, constant in graph.constants.items():
-        template[slot(name)] = engine.constant(constant)
+        template[slot(name)] = engine.constant(constant, anywhere=fold)
 
     def settled(name: str) -> Any:
         return template[slots[name]] if name in slots else None

@@ -39,8 +39,8 @@ class Engine(Protocol):
     name: str
     plans_memory: bool
 
-    def constant(self, constant: Constant) -> Any:
-        """The constant as this engine's array, without a copy."""
+    def constant(self, constant: Constant, anywhere: bool = False) -> Any:
+        """The constant as this engine's array, without a copy; `anywhere` says that it need not be aligned."""
         ...
 
     def type_of(self, value: Any) -> Type:

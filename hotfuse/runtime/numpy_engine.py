@@ -24,8 +24,8 @@ class NumpyEngine:
     name = "numpy"
     plans_memory = True
 
-    def constant(self, constant: Constant) -> Any:
-        return constant.numpy()
+    def constant(self, constant: Constant, anywhere: bool = False) -> Any:
+        return constant.glance() if anywhere else constant.numpy()
 
     def type_of(self, value: Any) -> Type:
         if isinstance(value, np.ndarray | np.generic):

@@ -16,7 +16,7 @@ from typing import Any, cast
 from torch import fx
 
 from hotfuse.config import Config
-from hotfuse.errors import HotfuseError
+from hotfuse.errors import ConfigError, HotfuseError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_decompositions import decompositions
 from hotfuse.frontends.torch_graph import TorchImport, import_fx
@@ -32,8 +32,12 @@ COMPILED: deque[CapturedProgram] = deque(maxlen=64)
 Compiled = Callable[..., Any]
 
 
-def hotfuse(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Compiled:
+def hotfuse(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **others: Any
+) -> Compiled:
     """Dynamo's entry point: a function that answers as `gm` does."""
+    if others:
+        raise ConfigError(f"{', '.join(others)} is Inductor's; pass options={{...}} (fields of hotfuse.Config)")
     config = Config.from_environment(**dict(options or {}))
     if not config.wait or config.tier == 0:
         EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")

@@ -94,20 +94,25 @@ class _Worker:
 
     def _work(self) -> None:
         while True:
-            try:
-                job = self.jobs.get(timeout=IDLE_S)
-            except queue.Empty:
-                self._rest()
-                job = self.jobs.get()
-            try:
-                request = job.make()
-                if self.process is None or not self.process.alive:
-                    self.process = CaptureProcess(self.urgent)
-                body = self.process.ask(request, job.timeout_s, job.memory_bytes)
-                result = _reply(body, hurry if self.urgent else Unhurried())
-            except BaseException as error:  # this thread serves every model of the process and must go on
-                result = _as_capture_error(error)
-            _finish(job, result)
+            self._work_on(self._next())  # nothing is named here: between jobs a name would keep the last model alive
+
+    def _next(self) -> CaptureJob:
+        try:
+            return self.jobs.get(timeout=IDLE_S)
+        except queue.Empty:
+            self._rest()
+            return self.jobs.get()
+
+    def _work_on(self, job: CaptureJob) -> None:
+        try:
+            request = job.make()
+            if self.process is None or not self.process.alive:
+                self.process = CaptureProcess(self.urgent)
+            body = self.process.ask(request, job.timeout_s, job.memory_bytes)
+            result = _reply(body, hurry if self.urgent else Unhurried())
+        except BaseException as error:  # this thread serves every model of the process and must go on
+            result = _as_capture_error(error)
+        _finish(job, result)
 
     def _rest(self) -> None:
         if self.process is not None:

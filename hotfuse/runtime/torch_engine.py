@@ -34,7 +34,7 @@ class TorchEngine:
     name = "torch"
     plans_memory = False
 
-    def constant(self, constant: Constant) -> Any:
+    def constant(self, constant: Constant, anywhere: bool = False) -> Any:
         return to_torch(constant.numpy())
 
     def type_of(self, value: Any) -> Type:

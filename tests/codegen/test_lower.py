@@ -304,3 +304,18 @@ def test_sizes_may_have_the_names_of_loop_variables() -> None:
 
     types = {"x": tensor(F32, r, k), "w": tensor(F32, k, c)}
     check_all_ways(make, types, {"x": normal(5, 4), "w": normal(4, 3)}, {"r": 5, "k": 4, "c": 3})
+
+
+def test_casts_to_half_types_are_numpys() -> None:
+    """Numbers next to the middle of two halves: to f16 they are rounded once, to bf16 by way of f32, as numpy does."""
+
+    def make(b: Any, x: Any) -> Any:
+        return [b.add("cast", x, to=F16), b.add("cast", x, to=BF16)]
+
+    middle = 1 + np.array([2**-11, 3 * 2**-11, 2**-8, 3 * 2**-8])
+    edges = [65519.999, 65520, 1e300, np.nan, -np.inf, 0]
+    x = np.concatenate([middle, middle + 2**-40, middle - 2**-40, -middle - 2**-40, edges])
+    halves, brains = run_native(graph_of(make, {"x": tensor(F64, S)}), {"x": x})
+    with np.errstate(over="ignore"):
+        assert halves.tobytes() == x.astype(np.float16).tobytes()
+        assert brains.tobytes() == x.astype(BF16.numpy).tobytes()

@@ -102,7 +102,10 @@ def mish(n: OnnxNode) -> Imported:
 
 @onnx_op("Gelu")
 def gelu(n: OnnxNode) -> Imported:
-    return n.add("gelu", n.input(0), approximate=n.attr("approximate", "none"))
+    approximate = n.attr("approximate", "none")
+    if approximate not in ("none", "tanh"):
+        raise InvalidModel(f"attribute 'approximate' must be 'none' or 'tanh', not {approximate!r}")
+    return n.add("gelu", n.input(0), approximate=approximate)
 
 
 @onnx_op("Swish")
