@@ -47,6 +47,8 @@ class Config:
     tier: int | str = _option("HOTFUSE_TIER", "auto")
     # the original answers, nothing is optimised, and `tier` is 0
     disable: bool = _option("HOTFUSE_DISABLE", False)
+    # a folder of edited tile programs (`hotfuse asm dump --to`), used in place of those that are generated
+    tiles: str = _option("HOTFUSE_TILES", "")
     # capture and compile before the first answer of a shape class
     wait: bool = _option("HOTFUSE_WAIT", False)
     # raise where hotfuse would fall back

@@ -7,6 +7,7 @@ they differ, in results and in text.
 from __future__ import annotations
 
 import collections
+import contextlib
 import difflib
 import hashlib
 import time
@@ -21,12 +22,20 @@ from rich.console import Console
 from hotfuse.cli.run import read_sizes
 from hotfuse.cli.view import json_option, make_console, make_table, show_ms, write_json
 from hotfuse.codegen.interpret import evaluate, poison, run
+from hotfuse.codegen.lower import lower
+from hotfuse.codegen.native_form import native_graph
 from hotfuse.codegen.tile import TileProgram, walk
 from hotfuse.codegen.tile_check import check
 from hotfuse.codegen.tile_feeds import make_inputs, widened
+from hotfuse.codegen.tile_files import file_name
 from hotfuse.codegen.tile_reader import parse_program
 from hotfuse.codegen.tile_text import print_program
+from hotfuse.config import Config
+from hotfuse.entry import load_model
 from hotfuse.errors import InputError, ParseError, TileError
+from hotfuse.fusion.rules import fuse
+from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.layout import layouts
 from hotfuse.numerics import Verdict, close_to_exact, same_bits
 
 MOST_BYTES = 1 << 30  # of all buffers together; the interpreter is for small sizes
@@ -44,6 +53,7 @@ file_type = click.Path(exists=True, dir_okay=False)
     epilog="""\b
 Examples:
   hotfuse asm dump softmax.tile
+  hotfuse asm dump model.onnx --to tiles && HOTFUSE_TILES=tiles hotfuse bench model.onnx
   hotfuse asm run softmax.tile --size m=64 --size n=100
   hotfuse asm diff before.tile after.tile --size m=64 --size n=100""",
 )
@@ -53,9 +63,33 @@ def command() -> None:
 
 @command.command("dump")
 @click.argument("file", type=file_type)
-def dump(file: str) -> None:
-    """Check the program in FILE and print it in its normal form."""
-    click.echo(print_program(read_program(file)), nl=False)
+@click.option("--to", "folder", metavar="FOLDER", help="Write each program into a file of FOLDER instead.")
+@click.option("--isa", default="native", show_default=True, help="Instruction set that a model's programs are for.")
+def dump(file: str, folder: str | None, isa: str) -> None:
+    """Print the program in FILE.tile in its normal form, or all programs that FILE.onnx becomes.
+
+    Files written with --to may be edited; with HOTFUSE_TILES=FOLDER they are used in place of the originals.
+    """
+    programs = programs_of(file, isa) if file.endswith(".onnx") else [read_program(file)]
+    for program in programs:
+        if folder is None:
+            click.echo(print_program(program))
+            continue
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        path = Path(folder) / file_name(program)
+        path.write_text(print_program(program))
+        click.echo(str(path))
+
+
+def programs_of(path: str, isa: str) -> list[TileProgram]:
+    """The different programs that a model's groups become."""
+    graph = native_graph(load_model(path, Config(tier=0), {}).graph, host_spec(isa))
+    places = layouts(graph, graph.values)
+    found: dict[TileProgram, None] = {}
+    for group in fuse(graph, graph.values, places):
+        with contextlib.suppress(TileError):  # what has no program stays with tier 0
+            found.update(dict.fromkeys(r.program for r in lower(graph, graph.values, places, group, host_spec(isa))))
+    return list(found)
 
 
 @command.command("run")

@@ -279,8 +279,8 @@ class Writer:
         return self.make(type, f"{word} {x} to {type}")
 
     def _odd_f32(self, x: Operand) -> Operand:
-        """An f64 as the f32 next to it toward zero, its last bit set where they differ: what is rounded from that to fewer bits is
-        rounded as if from x itself, and LLVM has no instruction for it in one step."""
+        """An f64 as the f32 next to it toward zero, its last bit set where they differ: what is rounded from that to fewer bits
+        is rounded as if from x itself, for which there is no one instruction."""
         near = self.make(x.type.of("f32"), f"fptrunc {x} to {x.type.of('f32')}")
         back, bits = self.convert(near, "f64"), self.bitcast(near, "u32")
         above = self.compare("gt", self.unary("fabs", back), self.unary("fabs", x))

@@ -10,10 +10,11 @@ changes between the two as their data flow allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hotfuse.codegen.lower import lower
+from hotfuse.codegen.lower import Recipe, lower
+from hotfuse.codegen.tile_files import edited
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, DimError, TileError
 from hotfuse.fusion.rules import Fused, fuse
@@ -74,10 +75,14 @@ class NativeBinder:
                 strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - known
                 if strangers:
                     raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
-                self.groups.append(Native(group, tuple(Part(r, kernel_of(r.program, self.spec)) for r in recipes)))
+                self.groups.append(Native(group, tuple(self._part(r) for r in recipes)))
             except (TileError, CodegenError) as error:
                 self.reasons |= {node.id: str(error) for node in group.nodes}
         self.items = _ordered(graph, self.groups)
+
+    def _part(self, recipe: Recipe) -> Part:
+        recipe = replace(recipe, program=edited(recipe.program, self.config.tiles))
+        return Part(recipe, kernel_of(recipe.program, self.spec))
 
     @property
     def note(self) -> str:
