@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import time
@@ -28,6 +29,7 @@ MOST_FAILURES = 40  # shown; the JSON file has all
 Examples:
   hotfuse conformance onnx --json onnx.json
   hotfuse conformance onnx --core --without-reference --expect 1350
+  hotfuse conformance onnx --tier 1
   hotfuse conformance opinfo --none-wrong --filter 'softmax|norm'""",
 )
 @click.argument("suite", type=click.Choice(list(SUITES)))
@@ -36,6 +38,9 @@ Examples:
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Child processes.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds after which a test is stopped and failed.")
 @click.option("--without-reference", is_flag=True, help="Make onnx.reference unimportable: count our own operators alone.")
+@click.option(
+    "--tier", type=click.IntRange(0, 2), help="Highest tier; from 1 on, native code is made before each first answer."
+)
 @click.option("--expect", default=0, metavar="N", help="Exit with code 1 if fewer tests pass.")
 @click.option("--none-wrong", is_flag=True, help="Exit with code 1 if an answer was wrong (opinfo tells these from errors).")
 @json_option
@@ -46,6 +51,7 @@ def command(
     jobs: int,
     limit_s: float,
     without_reference: bool,
+    tier: int | None,
     expect: int,
     none_wrong: bool,
     json_path: str | None,
@@ -55,6 +61,8 @@ def command(
         wanted = re.compile(pattern)
     except re.error as error:
         raise click.UsageError(f"--filter {pattern!r} is not a regular expression: {error}") from error
+    if tier is not None:  # the children's default
+        os.environ |= {"HOTFUSE_TIER": str(tier), "HOTFUSE_WAIT": str(int(tier > 0))}
     console = make_console(json_path)
     started = time.perf_counter()
     job = Job(suite, without_reference, jobs, limit_s)

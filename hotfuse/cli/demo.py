@@ -20,7 +20,6 @@ from rich.table import Table
 
 import hotfuse
 from hotfuse.cli.digits import Digits, fit_digits, write_onnx
-from hotfuse.cli.doctor import cache_folder
 from hotfuse.cli.view import make_console, make_table, show_ms
 from hotfuse.config import Config
 from hotfuse.frontends.onnx_model import load_onnx
@@ -71,6 +70,12 @@ def _step(console: Console, name: str, do: Callable[[], Result], tell: Callable[
         result = do()
     console.print(f"  {name:<28} {show_ms(time.perf_counter() - started):>10}  {tell(result)}", markup=False, soft_wrap=True)
     return result
+
+
+def cache_folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("hotfuse"))
 
 
 def _save(model: bytes, path: Path | None) -> Path:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 import click
 
@@ -51,7 +49,6 @@ def command(json_path: str | None) -> None:
         *check_versions(versions),
         *check_machine(machine),
         *check_environment(os.environ),
-        *check_cache(cache_folder()),
     ]
     console.print(make_table("Machine", ("what", "found"), [*_machine_rows(machine), *_spec_rows(spec)]))
     console.print()
@@ -90,7 +87,6 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
         ("instruction sets", " ".join(machine.instruction_sets) or "not known"),
         ("caches", ", ".join(f"{level} {size // 1024:,} KiB" for level, size in machine.caches.items()) or "not known"),
         ("memory", f"{machine.memory_bytes / gib:.1f} GiB; limit: {limit}"),
-        ("cache folder", str(cache_folder())),
     ]
 
 
@@ -161,20 +157,3 @@ def check_environment(environment: Mapping[str, str]) -> list[Finding]:
     except ConfigError as error:
         return [Finding("error", str(error), "correct or unset the variable")]
     return []
-
-
-def cache_folder() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("hotfuse"))
-
-
-def check_cache(folder: Path) -> list[Finding]:
-    """Whether files can be written where hotfuse keeps them."""
-    existing = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return []
-    except OSError as error:
-        what = f"{folder} cannot be written ({error.strerror}): nothing is kept between runs"
-        return [Finding("warning", what, "set XDG_CACHE_HOME to a folder of yours")]

@@ -49,6 +49,7 @@ class Outcome:
     nodes: int = 0
     opaque: list[str] = field(default_factory=list)
     core: bool = False
+    native: bool = False  # generated code ran
 
 
 class _Rep(BackendRep):  # type: ignore[misc]
@@ -175,6 +176,7 @@ def run_test(name: str) -> Outcome:
     outcome = Outcome(name, passed, reason, time.perf_counter() - started, core=core)
     if _last:
         outcome.nodes = len(_last[0].session.graph.nodes)
+        outcome.native = _last[0].session.kernels > 0
         outcome.opaque = sorted({op for _, op, _ in _last[0].session.opaque})
     return outcome
 

@@ -43,6 +43,7 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     reached: bool = False  # our compiler was called
+    native: bool = False  # generated code ran
     ran: bool = False  # a plan with at least one node answered
     noted: bool = False  # right only because torch's own tracing differs from eager alike
     note: str = ""
@@ -142,6 +143,8 @@ def _compare(op: Any, sample: Any, expected: list[Any], gradients: bool, outcome
         outcome.status = "error"
         return
     outcome.ran = any(p.graph.nodes for p in programs)
+    compiled = torch_backend.EVENTS.of("backend.compiled")[-len(programs) :] if programs else []
+    outcome.native = any(event.data.get("kernels") for event in compiled)
     if UNINITIALISED.match(outcome.name):
         expected, found = ([t.new_zeros(t.shape) for t in leaves] for leaves in (expected, found))
     elementwise = _ulp_limit(op) if not gradients else None
