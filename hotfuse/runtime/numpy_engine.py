@@ -63,7 +63,8 @@ class NumpyEngine:
     address = staticmethod(fast_address())
 
     def contiguous(self, value: Any) -> Any:
-        return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+        """An array of rows in order. Some operators return numpy's scalars, which are no arrays."""
+        return value if type(value) is np.ndarray and value.flags.c_contiguous else np.asarray(value, order="C")
 
     def results(self, type: TensorType) -> OutputPool:
         return OutputPool(type)

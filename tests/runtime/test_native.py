@@ -15,6 +15,7 @@ import torch
 
 import hotfuse
 from hotfuse.numerics import close_to_exact
+from hotfuse.runtime.numpy_engine import NUMPY
 
 OPTIONS: dict[str, Any] = {"tier": 1, "wait": True, "capture": "blocking"}
 
@@ -190,3 +191,39 @@ def test_a_closed_session_refuses(tmp_path: Path) -> None:
     fast.close()
     with pytest.raises(hotfuse.errors.InputError, match="closed"):
         fast.run(None, {"ids": np.array([1])})
+
+
+def test_an_input_that_is_a_result_too_does_not_go_the_short_way() -> None:
+    graph = oh.make_graph(
+        [oh.make_node("Floor", ["x"], ["y"])],
+        "g",
+        [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
+        [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n"]) for name in ("y", "x")],
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=8)
+    fast = hotfuse.load(model, tier=1, wait=True)
+    x = np.array([1.5, -2.5], np.float32)
+    for _ in range(3):
+        y, same = fast.run(None, {"x": x})
+        np.testing.assert_array_equal(y, [1, -3])
+        np.testing.assert_array_equal(same, x)
+        assert not np.shares_memory(same, x)
+
+
+def test_numbers_between_operators_are_arrays_to_kernels() -> None:
+    """ReduceMax over all axes is numpy's, and gives a scalar of numpy's where kernels take memory."""
+    nodes = [oh.make_node("ReduceMax", ["x"], ["most"], axes=[0], keepdims=0), oh.make_node("Exp", ["most"], ["y"])]
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
+        [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])],
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 13)], ir_version=8)
+    fast = hotfuse.load(model, tier=1, wait=True, strict=True)
+    np.testing.assert_allclose(fast.run(None, {"x": np.array([0.5, 1], np.float32)})[0], np.exp(np.float32(1)), rtol=1e-6)
+    for scalar in (np.float32(3), np.int64(7), np.zeros((3, 4)).T, np.zeros((4, 4))[::2]):
+        array = NUMPY.contiguous(scalar)
+        assert type(array) is np.ndarray
+        assert NUMPY.address(array) == array.ctypes.data
+        assert array.flags.c_contiguous
