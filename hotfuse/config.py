@@ -60,6 +60,8 @@ class Config:
     threads: int = _option("HOTFUSE_THREADS", 0, least=0)
     # the instructions that generated code may use: "native" (all the machine has), "avx512", "avx2" or "sse"
     isa: str = _option("HOTFUSE_ISA", "native")
+    # the first call of a captured class is answered by the module itself, and the plan must give the same answer
+    trial: bool = _option("HOTFUSE_TRIAL", True)
     # classes of calls captured per model or submodule
     max_captures: int = _option("HOTFUSE_MAX_CAPTURES", 8, least=1)
     # physical memory of the capture process; 0 takes half of what this process may use

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config, resolve
+from hotfuse.errors import InvalidModel
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.passes import optimize
 from hotfuse.runtime.binding import check_static_sizes
+from hotfuse.runtime.feeds import Signature
+from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
 
 if TYPE_CHECKING:
+    from hotfuse.frontends.onnx_model import ImportedModel
     from hotfuse.runtime.torch_exported import ExportedModel
 
 
@@ -25,17 +30,34 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
         from hotfuse.runtime.torch_exported import compile_exported
 
         return compile_exported(load_archive(source, chosen), chosen)
+    _refuse_torch(source)
     from hotfuse.frontends.onnx_model import load_onnx
 
-    imported = load_onnx(source, chosen)
-    check_static_sizes(imported.graph, chosen.max_value_bytes)
+    return _open(load_onnx(source, chosen), chosen)
+
+
+def _open(imported: ImportedModel, config: Config) -> Session:
+    check_static_sizes(imported.graph, config.max_value_bytes)
     failures: list[tuple[str, Exception]] = []
-    note = None if chosen.strict else lambda name, error: failures.append((name, error))
-    graph = imported.graph if chosen.disable else optimize(imported.graph, failed=note)
-    session = Session(graph, imported.output_names, chosen, _still_there(imported.opaque, graph))
+    note = None if config.strict else lambda name, error: failures.append((name, error))
+    graph = imported.graph if config.disable else optimize(imported.graph, failed=note)
+    overrides = None
+    if (reimport := imported.overridden) is not None:
+        defaults = [Signature(name, imported.graph.type(name)) for name in imported.defaults]
+        overrides = Overrides(defaults, lambda names: _open(reimport(names), config))
+    session = Session(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
     return session
+
+
+def _refuse_torch(source: Any) -> None:
+    torch = sys.modules.get("torch")  # whoever has such a model has imported it
+    if torch is not None and isinstance(source, (torch.nn.Module, torch.export.ExportedProgram)):
+        raise InvalidModel(
+            f"hotfuse.load takes ONNX models and paths to .pt2 files, not {type(source).__name__}; "
+            "PyTorch models go to hotfuse.compile"
+        )
 
 
 def _still_there(opaque: Sequence[tuple[str, str, str]], graph: Graph) -> list[tuple[str, str, str]]:

@@ -84,7 +84,11 @@ class CodegenError(HotfuseError):
 
 
 class CaptureError(HotfuseError):
-    pass
+    """`details` is what torch said, in full."""
+
+    def __init__(self, message: str = "", details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class ExecutionError(HotfuseError, RuntimeError):

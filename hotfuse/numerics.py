@@ -7,6 +7,8 @@
                 e(ours) <= k * e(original) + tolerance / 10          over the tensor and over every row
                 max|ours - exact| <= 8 * max|original - exact| + 4 ulp of the row's scale
             k = 2 (3 for half types); tolerance is that of torch.testing for the type, times the scale
+  alike     two answers to one call where nothing exact is at hand and only a blunder is looked for: half of the significand's
+            bits agree, in proportion to the element or to the tensor's scale
 
 A tensor-wide mean hides one wrong tail row, which is why the rule also holds per row.
 """
@@ -121,6 +123,26 @@ def close_to_exact(ours: Array, original: Array, exact: Array) -> Verdict:
         worst = int(np.argmax(largest - limit))
         return Verdict(False, f"row {worst}: largest error {largest[worst]:.3g}, allowed {limit[worst]:.3g}")
     return GOOD
+
+
+def alike(ours: Array, original: Array) -> Verdict:
+    """Half of the digits agree: other rounding passes, another computation hardly does. The same bits where nothing rounds."""
+    if original.dtype.name not in _TOLERANCE or not _same_form(ours, original):
+        return same_bits(ours, original)
+    a, b = _wide(ours), _wide(original)
+    special = ~np.isfinite(b)
+    if not np.array_equal(a[special], b[special], equal_nan=True) or not bool(np.isfinite(a[~special]).all()):
+        return Verdict(False, "NaN or infinity where the original has another value")
+    a, b = a[~special], b[~special]
+    if not a.size:
+        return GOOD
+    _, absolute, bits = _TOLERANCE[original.dtype.name]
+    scale = np.maximum(np.abs(b), np.sqrt(np.mean(b**2)))
+    excess = np.abs(a - b) - (2.0 ** (-bits / 2) * scale + absolute)
+    if bool((excess <= 0).all()):
+        return GOOD
+    worst = int(np.argmax(excess))
+    return Verdict(False, f"{int((excess > 0).sum())} of {b.size} elements differ, at worst {a[worst]:.6g} from {b[worst]:.6g}")
 
 
 def _same_form(ours: Array, original: Array) -> Verdict:

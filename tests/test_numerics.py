@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotfuse.numerics import close_to_exact, same_bits, spacing, within_ulp
+from hotfuse.numerics import alike, close_to_exact, same_bits, spacing, within_ulp
 
 RNG = np.random.default_rng(0)
 
@@ -99,3 +99,27 @@ def test_empty_results_are_equal() -> None:
     empty = np.zeros((0, 3), np.float32)
     assert close_to_exact(empty, empty, empty.astype(np.float64))
     assert within_ulp(empty, empty, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_answers_are_alike_if_half_of_their_digits_agree(dtype: str) -> None:
+    original = np.random.default_rng(0).standard_normal((8, 64)).astype(dtype)
+    unit = np.finfo(dtype).eps
+    assert alike((original * (1 + 4 * unit)).astype(dtype), original)
+    assert alike(original, np.where(original > 9, np.nan, original).astype(dtype))
+    assert not alike((original * (1 + 8 * unit**0.5)).astype(dtype), original)
+    for wrong in (np.nan, np.inf):
+        planted = original.copy()
+        planted[3, 5] = wrong
+        assert not alike(planted, original)
+        assert not alike(original, planted)
+    assert not alike(original[:4], original)
+    assert not alike(original.astype("complex128"), original)
+
+
+def test_what_does_not_round_is_alike_by_its_bits() -> None:
+    assert alike(np.arange(4), np.arange(4))
+    assert not alike(np.arange(4), np.array([0, 1, 2, 4]))
+    assert alike(np.array([1 + 1j]), np.array([1 + 1j]))
+    assert not alike(np.array([1 + 1j]), np.array([1 - 1j]))
+    assert alike(np.zeros(0, np.float32), np.zeros(0, np.float32))

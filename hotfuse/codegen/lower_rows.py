@@ -90,6 +90,8 @@ def lower_rows(name: str, body: Body, dtypes: Callable[[str], tuple[DType, Dim]]
     """The program of a body without given blocks. `dtypes` tells element type and size of each value in memory."""
     nest = joined(body)
     *outer, rows, cols = nest.shape
+    if cols == 0:
+        raise TileError("rows without columns are left to tier 0")
     lanes = spec.vector_bytes // 4
     variables = [f"o{i}" for i in range(len(outer))]
     writer = _Rows(nest, lanes, variables)

@@ -22,6 +22,7 @@ class OnnxImport:
     config: Config
     files: DataFiles = NOWHERE
     initializers: Mapping[str, Constant] = field(default_factory=dict)
+    overridden: frozenset[str] = frozenset()  # initializers of the main graph that are inputs of this import instead
     fresh: FreshSymbols = field(default_factory=FreshSymbols)
     opaque: list[tuple[str, str, str]] = field(default_factory=list)
     declared: Mapping[str, onnx.TypeProto] = field(default_factory=dict)  # of the graph at hand: its value_info and outputs

@@ -26,7 +26,7 @@ from hotfuse.frontends.onnx_node import IMPORTERS, Decline, Imported, OnnxNode
 from hotfuse.frontends.onnx_opaque import import_opaque
 from hotfuse.frontends.onnx_schema import check_node
 from hotfuse.frontends.onnx_tensor import sparse_constant, tensor_constant
-from hotfuse.frontends.onnx_types import type_from_proto
+from hotfuse.frontends.onnx_types import check_declared, type_from_proto
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Constant, Graph, Origin, Value
 from hotfuse.ir.op import OPS
@@ -43,33 +43,36 @@ def import_model(proto: onnx.ModelProto, context: OnnxImport) -> Graph:
     """The main graph of a model whose local functions are inlined already."""
     builder = GraphBuilder(proto.graph.name or "main", context.fresh)
     env: Env = {}
-    constants = _declare_constants(proto.graph, builder, env, context, context.initializers)
+    _declare_constants(proto.graph, builder, env, context, context.initializers, context.overridden)
     for info in proto.graph.input:
-        if info.name not in constants:
+        if info.name not in builder.constants:
             if not isinstance(info.name, str):
                 raise InvalidModel(f"graph input {info.name!r} has a name that is not text (UTF-8)")
             env[info.name] = builder.input(info.name, type_from_proto(info.type, context.fresh, info.name))
     outputs = _import_nodes(proto.graph, builder, env, context)
+    for info, value in zip(proto.graph.output, outputs, strict=True):
+        check_declared(f"graph output {info.name!r}", type_from_proto(info.type, context.fresh, info.name), value.type)
     return builder.build(outputs)
 
 
 def _declare_constants(
-    graph: onnx.GraphProto, builder: GraphBuilder, env: Env, context: OnnxImport, ready: Mapping[str, Constant]
-) -> set[str]:
-    names = set()
+    graph: onnx.GraphProto,
+    builder: GraphBuilder,
+    env: Env,
+    context: OnnxImport,
+    ready: Mapping[str, Constant],
+    without: frozenset[str] = frozenset(),
+) -> None:
     for name, constant in ready.items():
-        env[name] = builder.constant(constant, name)
-        names.add(name)
+        if name not in without:
+            env[name] = builder.constant(constant, name)
     for tensor in graph.initializer:
         if tensor.name in env:
             raise InvalidModel(f"initializer {tensor.name!r} is defined twice; give each value a name of its own")
         env[tensor.name] = builder.constant(tensor_constant(tensor, context.files), tensor.name)
-        names.add(tensor.name)
     for sparse in graph.sparse_initializer:
         name = sparse.values.name
         env[name] = builder.constant(sparse_constant(sparse, context.files, context.config.max_value_bytes), name)
-        names.add(name)
-    return names
 
 
 def _import_nodes(graph: onnx.GraphProto, builder: GraphBuilder, env: Env, context: OnnxImport) -> list[Value]:

@@ -59,7 +59,7 @@ def check_node(node: onnx.NodeProto, version: int, domain: str) -> None:
         _check_attribute(attribute, rules)
         given.add(attribute.name)
     if not rules.required <= given:
-        raise InvalidModel(f"{rules.operator} needs the attribute {min(rules.required - given)!r}, which is missing")
+        raise InvalidModel(f"the attribute {min(rules.required - given)!r} is missing; {rules.operator} needs it")
     _check_count("input", node.input, rules.inputs, rules.operator)
     _check_count("output", node.output, rules.outputs, rules.operator)
     for i, name in enumerate(node.input):
@@ -87,5 +87,5 @@ def _check_count(what: str, names: Sequence[str], allowed: range, operator: str)
         return
     least, most = allowed.start, allowed.stop - 1
     how_many = f"{least}" if least == most else f"at least {least}" if most >= _MANY else f"{least} to {most}"
-    verb = "takes" if what == "input" else "gives"
-    raise InvalidModel(f"{operator} {verb} {how_many} {what}{'' if how_many == '1' else 's'}, {count} are written: {list(names)}")
+    verb, plural = "takes" if what == "input" else "gives", "" if how_many == "1" else "s"
+    raise InvalidModel(f"{operator} {verb} {how_many} {what}{plural}, the node has {count}: {list(names)}")

@@ -44,7 +44,6 @@ class MappedArray:
         wanted = self._array if dtype is None else self._array.astype(dtype, copy=False)
         return wanted.copy() if copy else wanted
 
-
     def glance(self) -> Array:
         """The array without a copy that stays, maybe not aligned."""
         return _decode(self._data, self._type, self._where) if self._array is None else self._array

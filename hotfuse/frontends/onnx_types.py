@@ -33,6 +33,34 @@ def type_from_proto(proto: onnx.TypeProto, fresh: Callable[[], Dim], name: str =
     return ANY
 
 
+def check_declared(what: str, declared: Type, found: Type) -> None:
+    """Refuse a declaration that contradicts what the graph computes; where either says nothing, there is no contradiction."""
+    if not _agree(declared, found):
+        raise InvalidModel(f"{what} is declared as {declared}, but the graph computes {found}; correct the declaration")
+
+
+def _agree(declared: Type, found: Type) -> bool:
+    if isinstance(declared, OptionalType):
+        return _agree(declared.element, found)
+    if isinstance(found, OptionalType):  # which may hold what is declared
+        return _agree(declared, found.element)
+    if declared is ANY or found is ANY:
+        return True
+    if isinstance(declared, TensorType) and isinstance(found, TensorType):
+        return declared.dtype == found.dtype and _shapes_agree(declared.shape, found.shape)
+    if isinstance(declared, SequenceType) and isinstance(found, SequenceType):
+        return _agree(declared.element, found.element)
+    return type(declared) is type(found)
+
+
+def _shapes_agree(one: tuple[Dim, ...] | None, other: tuple[Dim, ...] | None) -> bool:
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        a == b for a, b in zip(one, other, strict=True) if isinstance(a, int) and isinstance(b, int)
+    )
+
+
 def _dim(dim: onnx.TensorShapeProto.Dimension, fresh: Callable[[], Dim], name: str) -> Dim:
     if dim.HasField("dim_value"):
         if dim.dim_value < 0:

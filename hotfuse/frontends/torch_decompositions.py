@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -40,7 +41,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def decompose(exported: Any) -> Any:
     """An exported program, taken apart. It still draws the random numbers that nobody reads."""
     unread = _unread_random(exported.graph)
-    with _effectful(unread):
+    with _effectful(unread), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)  # torch's, about itself: it copies such a structure
         apart = exported.run_decompositions(_export_decompositions())
     if _unread_random(apart.graph) != unread:
         names = ", ".join(dict.fromkeys(map(str, unread)))

@@ -14,7 +14,6 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError
@@ -23,6 +22,7 @@ from hotfuse.frontends.torch_graph import TorchImport, declare_input, import_fx,
 from hotfuse.frontends.torch_outputs import collect_outputs
 from hotfuse.frontends.torch_place import TracedCall, find_leaves, find_sizes, find_viewed, find_weights, is_strided, memory_of
 from hotfuse.frontends.torch_program import CapturedProgram, Mutation, OutputLeaf
+from hotfuse.frontends.torch_record import Form, tree_text
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Constant
@@ -62,7 +62,7 @@ def import_exported(exported: Any, config: Config | None = None, call: TracedCal
         graph,
         tuple(places[name] for name in graph.inputs),
         tuple(outputs),
-        _tree_text(exported.call_spec.out_spec),
+        Form(tree_text(exported.call_spec.out_spec)) if call is None or call.form is None else call.form,
         tuple(mutations),
         context.operators,
         tuple(context.opaque),
@@ -167,12 +167,3 @@ def _mutation(spec: Any, leaf: OutputLeaf, places: Mapping[str, int]) -> Mutatio
     if spec.kind is OutputKind.USER_INPUT_MUTATION:
         return Mutation(leaf.index, leaf=places[spec.target])
     return Mutation(leaf.index, name=str(spec.target))
-
-
-def _tree_text(tree: Any) -> str:
-    try:
-        return str(pytree.treespec_dumps(tree))
-    except Exception as error:
-        raise CaptureError(
-            f"the model's output structure cannot be written down: {error}; register it with torch's pytree"
-        ) from error

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from hotfuse.errors import CaptureError, DimError
 from hotfuse.frontends.torch_dim import dim_from_torch
 from hotfuse.frontends.torch_program import OutputLeaf, Place, SizeSource, WeightForm
+from hotfuse.frontends.torch_record import Form
 from hotfuse.frontends.torch_shapes import at_example
 from hotfuse.frontends.torch_tensor import axis_order
 from hotfuse.ir.dim import Dim, floordiv, symbols_of
@@ -41,11 +42,13 @@ class PlainDropout(TorchFunctionMode):  # type: ignore[misc]
 
 
 class TracedCall(NamedTuple):
-    """One call of a module while it was traced: the leaves of its arguments, its weights by name, the leaves of its result."""
+    """One call of a module while it was traced: the leaves of its arguments, its weights by name, the leaves of its result, and
+    its form where that is not the traced graph's."""
 
     leaves: Sequence[Any]
     weights: Mapping[str, torch.Tensor]
     results: Sequence[Any]
+    form: Form | None = None
 
 
 def find_leaves(call: TracedCall) -> list[OutputLeaf | None]:

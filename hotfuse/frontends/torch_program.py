@@ -18,6 +18,7 @@ from hotfuse.ir.graph import Graph
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_code import CodeKey
     from hotfuse.frontends.torch_facts import Facts
+    from hotfuse.frontends.torch_record import Form
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: calls look exact places up by it
@@ -90,7 +91,7 @@ class CapturedProgram:
     graph: Graph  # weights are named by their fully qualified names in the module
     input_leaves: tuple[int, ...]  # for each graph input, its place among the leaves of (args, kwargs)
     outputs: tuple[OutputLeaf, ...]
-    output_tree: str  # torch.utils._pytree.treespec_dumps of the output structure
+    output_form: Form  # what is made of the outputs
     mutations: tuple[Mutation, ...] = ()
     operators: int = 0  # ATen operators captured, opaque ones included
     opaque: tuple[tuple[str, str, str], ...] = ()  # (origin, operator, reason)

@@ -58,6 +58,11 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]
         return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner, *args, **kwargs)
 
 
+def own_attributes(tensor: torch.Tensor) -> list[str]:
+    """What somebody has set on a tensor, Dynamo's marks left out: the model may read it, and no graph carries it."""
+    return [name for name in tensor.__dict__ if not name.startswith("_dynamo")]
+
+
 def unsendable(tensor: torch.Tensor) -> str:
     """What is special about a tensor that a capture cannot stand for; empty for plain ones."""
     if type(tensor) not in _PLAIN:

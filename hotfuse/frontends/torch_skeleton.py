@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,21 @@ def make_skeleton(content: Any, pace: Pace = hurry) -> tuple[bytes, list[torch.T
             "(remove what cannot be pickled from its attributes, or use capture='blocking')"
         ) from error
     return pickle.dumps(Skeleton(tuple(pickler.records), file.getvalue()), protocol=5), pickler.tensors
+
+
+def check_tensors(module: torch.nn.Module, watched: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> None:
+    """Refuse tensors that a graph would take for constants although nobody watches them or knows their values."""
+    own = {id(t) for t in (*module.parameters(), *module.buffers())}
+    own |= {id(v) for part in module.modules() for v in part.__dict__.values() if isinstance(v, torch.Tensor)}
+    known = {id(t) for t in watched}
+    for tensor in tensors:
+        if id(tensor) in own:
+            continue
+        shape = tuple(tensor.shape)
+        if id(tensor) not in known:
+            raise CaptureError(f"it reads a tensor of shape {shape} from a closure or a global; make it a buffer")
+        if tensor.numel() * tensor.element_size() >= SMALL_BYTES:
+            raise CaptureError(f"a tensor of shape {shape} is held in a Python object or container; make it a buffer")
 
 
 def load_skeleton(data: bytes) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +22,13 @@ import torch.utils._pytree as pytree
 
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_attempt import Attempt, attempts, exact_shapes
-from hotfuse.frontends.torch_code import CodeRecord, IntricateSizes
+from hotfuse.frontends.torch_code_record import CodeRecord, IntricateSizes
 from hotfuse.frontends.torch_facts import make_facts
+from hotfuse.frontends.torch_failure import describe_failure
 from hotfuse.frontends.torch_place import PlainDropout, TracedCall, same_places
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_reach import reach_from
+from hotfuse.frontends.torch_record import Form, flatten_call, is_argument, map_leaves, records_in, take_apart
 from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
 from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class, widened_symbols
 from hotfuse.frontends.torch_watch import ModuleWatch
@@ -45,7 +47,8 @@ def trace(load: Callable[[], TraceRequest], optimize: Callable[[Graph], Graph]) 
     """The program of the most general attempt that works, its graph optimized; CaptureError with each attempt's reason when
     none does, SelfChange where that is the reason. `load` makes a copy of the request."""
     first, *others = attempts(load().leaves)
-    failures: dict[str, None] = {}
+    failures: dict[str, list[str]] = {}  # each reason, with the attempts that it ended
+    details: list[str] = []
     fallback: Trace | None = None
     intricate = False
     for attempt in (first, *others[-1:], *others[:-1]):
@@ -56,17 +59,25 @@ def trace(load: Callable[[], TraceRequest], optimize: Callable[[Graph], Graph]) 
         except (Exception, IntricateSizes) as error:
             if isinstance(error, _SideEffect) or (attempt.is_static and isinstance(error, SelfChange)):
                 raise
-            failures[f"{attempt.name}: {type(error).__name__}: {_first_lines(error)}"] = None
+            failures.setdefault(describe_failure(error), []).append(attempt.name)
+            details.append(f"{attempt.name}: {type(error).__name__}: {error}")
             intricate = intricate or isinstance(error, IntricateSizes)
             if attempt.is_static:
                 break
             continue
         if not attempt.is_static:
-            return replace(found, note="; ".join(failures))
+            return replace(found, note=_reasons(failures))
         fallback = found
     if fallback is None:
-        raise CaptureError("torch.export could not trace it: " + "; ".join(failures))
-    return replace(fallback, note="; ".join(failures))
+        raise CaptureError(f"it cannot be traced: {_reasons(failures)}", "\n\n".join(details))
+    return replace(fallback, note=_reasons(failures))
+
+
+def _reasons(failures: Mapping[str, Sequence[str]]) -> str:
+    """Why attempts failed; which ones is said only where they failed for different reasons."""
+    if len(failures) == 1:
+        return next(iter(failures))
+    return "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in failures.items())
 
 
 class _SideEffect(CaptureError):
@@ -100,7 +111,7 @@ def _attempt(attempt: Attempt, request: TraceRequest) -> tuple[CapturedProgram, 
     if attempt.shapes != exact:
         ones = widened_symbols(shapes, exact)
         other, other_call = export(request, replace(attempt, shapes=exact), record)
-        if not (same_program(exported, other, ones) and same_places(call, other_call, ones)):
+        if call.form != other_call.form or not (same_program(exported, other, ones) and same_places(call, other_call, ones)):
             raise CaptureError("the model does something else where a size is 1")
         shapes = replace(shapes, ranges=tuple(replace(r, least=1) if r.symbol in ones else r for r in shapes.ranges))
         admit_one(exported, ones)
@@ -139,10 +150,15 @@ def export(request: TraceRequest, attempt: Attempt, record: CodeRecord) -> tuple
         examples.append(example)
         if axes:
             collection[example] = dict.fromkeys(axes, torch.export.Dim.AUTO)
-    args, kwargs = pytree.tree_map(lambda place: examples[place], request.structure)
-    dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if not attempt.is_static else None
+
+    def arrange(leaves: Sequence[Any]) -> Any:
+        return map_leaves(lambda place: leaves[place], request.structure)
+
+    flat = any(map(is_argument, pytree.tree_leaves(request.structure, is_leaf=is_argument)))
+    args, kwargs = (tuple(examples), {}) if flat else arrange(examples)
     calls: list[TracedCall] = []
-    with _no_side_effects(module, record, calls):
+    with _no_side_effects(module, record, calls, arrange if flat else None):
+        dynamic_shapes = collection.dynamic_shapes(module, args, kwargs) if not attempt.is_static else None
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     return exported, calls[-1]
 
@@ -170,9 +186,15 @@ def _modes(request: TraceRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_side_effects(module: torch.nn.Module, record: CodeRecord, calls: list[TracedCall]) -> Iterator[None]:
-    """Refuse a forward pass that changes Python state of its module, or draws numbers or reads the clock outside of torch:
-    running the graph would not do so again. The code that it runs goes on record, and its calls are added to `calls`."""
+def _no_side_effects(
+    module: torch.nn.Module,
+    record: CodeRecord,
+    calls: list[TracedCall],
+    arrange: Callable[[Sequence[Any]], Any] | None,
+) -> Iterator[None]:
+    """Refuse a forward pass that changes Python state of its module, draws numbers outside of torch, or reads or does anything
+    else outside of the model: running the graph would not do so again. The code that it runs goes on record, and its calls are
+    added to `calls`."""
     forward = module.forward
     effects: list[CaptureError] = []
 
@@ -180,6 +202,7 @@ def _no_side_effects(module: torch.nn.Module, record: CodeRecord, calls: list[Tr
     def watched(*args: Any, **kwargs: Any) -> Any:
         watch, weights = ModuleWatch(module), dict(_weights(module))
         drawn = _drawn_numbers()
+        given, structure = flatten_call((args, {name: kwargs[name] for name in sorted(kwargs)}))
         with record, PlainDropout():
             result = forward(*args, **kwargs)
         if record.intricate:
@@ -189,13 +212,21 @@ def _no_side_effects(module: torch.nn.Module, record: CodeRecord, calls: list[Tr
             effects.append(SelfChange(f"forward changes the module itself: {changed}"))
         if _drawn_numbers() != drawn:
             effects.append(_SideEffect("forward draws random numbers outside of torch"))
-        if record.clock:
-            effects.append(_SideEffect(f"forward reads the clock: {record.clock}"))
-        calls.append(_traced_call(module, args, kwargs, result))
-        return result
+        if record.outside:
+            effects.append(_SideEffect(f"forward {record.outside}"))
+        left, left_structure = flatten_call((args, {name: kwargs[name] for name in sorted(kwargs)}))
+        if left_structure != structure or any(a is not b for a, b in zip(given, left, strict=True)):
+            effects.append(_SideEffect("forward changes a container or an object that it is given; return a new one instead"))
+        returned, form = _plain_result(module, (args, kwargs), result)
+        calls.append(TracedCall(given, dict(_weights(module)), pytree.tree_leaves(returned), form))
+        return returned
+
+    def with_leaves(*leaves: Any) -> Any:
+        args, kwargs = arrange(leaves)  # type: ignore[misc]
+        return watched(*args, **kwargs)
 
     overridden = "forward" in module.__dict__
-    module.forward = watched
+    module.forward = watched if arrange is None else with_leaves
     try:
         yield
     finally:
@@ -206,9 +237,17 @@ def _no_side_effects(module: torch.nn.Module, record: CodeRecord, calls: list[Tr
             raise min(effects, key=lambda effect: isinstance(effect, SelfChange))
 
 
-def _traced_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> TracedCall:
-    named = {name: kwargs[name] for name in sorted(kwargs)}
-    return TracedCall(pytree.tree_leaves((args, named)), dict(_weights(module)), pytree.tree_leaves(result))
+def _plain_result(module: torch.nn.Module, given: Any, result: Any) -> tuple[Any, Form | None]:
+    """A result as torch.export can take it: without records. These must be made in the call, each for one place."""
+    records = list(records_in(result))
+    if not records:
+        return result, None
+    old = {id(value) for part in module.modules() for value in part.__dict__.values()} | set(map(id, records_in(given)))
+    kept = next((type(r).__name__ for i, r in enumerate(records) if id(r) in old or any(r is o for o in records[:i])), "")
+    if kept:
+        raise CaptureError(f"the {kept} that it returns is not made in the call, or is returned twice; return a new one")
+    leaves, form = take_apart(result)
+    return tuple(leaves), form
 
 
 def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -228,7 +267,3 @@ def _drawn_numbers() -> tuple[Any, ...]:
     import numpy as np
 
     return random.getstate(), *(part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state())
-
-
-def _first_lines(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

@@ -6,7 +6,8 @@ where one differs, since a number may have been replaced by the same number.
 
 Watched: the classes of all submodules and which they are, training flags, every plain attribute, hooks of any kind, and all
 that `Reach` finds: objects and containers, classes, globals, closures and default arguments that the model's code mentions.
-Parameters, buffers and other tensors of the modules are not: they are read anew by each call.
+Parameters, buffers and other tensors of the modules are not: they are read anew by each call. Code that looks at more of them
+than their values is watched for that (`requires_grad`, `grad`) or refused (attributes set on them, `_version`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, is_library
 from hotfuse.frontends.torch_facts import Facts, conflict, make_facts
 from hotfuse.frontends.torch_reach import OWN, PLAIN, cell_content, reach_from
+from hotfuse.frontends.torch_request import own_attributes
 from hotfuse.pace import Pace, hurry
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -79,6 +81,11 @@ class ModuleWatch:
         refusal = reach.refusal()
         if ran is not None and refusal:
             raise CaptureError(refusal)
+        if ran is not None:
+            _check_weights(named, reach.names)
+        gradients = bool(reach.names & {"requires_grad", "grad"}) and ran is not None
+        self._parameters = [m._parameters for _, m in named if m._parameters] if gradients else []
+        self._wanted = list(_wanted(self._parameters))
         self.tensors = reach.tensors  # outside of the modules: their values are part of a capture
         self.facts = make_facts(reach.tables.values(), pace) if ran is not None else {}
         self._modules = [m for _, m in named]
@@ -163,6 +170,8 @@ class ModuleWatch:
             return "a slot of an object changed"
         if self._context and _differ((v.get(_UNSET) for v in self._context), self._context_values):
             return "a context variable changed"
+        if self._parameters and list(_wanted(self._parameters)) != self._wanted:
+            return "a weight has or wants a gradient now, or no longer does"
         if list(map(_snapshot, self._arrays)) != self._array_bytes:
             return "the contents of an array changed"
         return ""
@@ -177,13 +186,32 @@ class ModuleWatch:
         found += chain(map(_count, self._sized), map(len, self._containers), self._contents())
         found += chain.from_iterable(map(_DEFAULTS, self._functions))
         found += chain(map(cell_content, self._cells), map(getattr, *self._slots, repeat(_UNSET)))
-        found += chain((v.get(_UNSET) for v in self._context), map(_snapshot, self._arrays))
+        found += chain((v.get(_UNSET) for v in self._context), map(_snapshot, self._arrays), _wanted(self._parameters))
         return found
 
     def _contents(self) -> Iterable[Any]:
         """The items of lists and sets, the keys of dictionaries, and their values."""
         values = chain(map(dict.values, self._mappings), map(types.MappingProxyType.values, self._proxies))
         return chain(chain.from_iterable(self._containers), chain.from_iterable(values))
+
+
+def _check_weights(named: Iterable[tuple[str, torch.nn.Module]], names: set[str]) -> None:
+    """Refuse code that reads of a weight what torch.export does not carry over."""
+    hidden = names & {"_version", "_base"}
+    if hidden:
+        raise CaptureError(f"it reads {min(hidden)} of a tensor, which differs from call to call; it stays eager")
+    for where, module in named:
+        for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+            read = names.intersection(own_attributes(tensor)) if tensor is not None else ()
+            if read:
+                raise CaptureError(
+                    f"it reads attribute {min(read)!r} of the weight {name} of {where}; set it on the module instead"
+                )
+
+
+def _wanted(tables: Iterable[Mapping[str, Any]]) -> Iterable[tuple[bool, bool]]:
+    """Which weights want a gradient, and have one; asked only where code mentions that."""
+    return ((w.requires_grad, w.grad is None) for table in tables for w in table.values() if w is not None)
 
 
 def same_state(a: list[Any], b: list[Any]) -> bool:

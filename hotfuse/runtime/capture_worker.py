@@ -2,9 +2,11 @@
 
 It reads frames (8 bytes of length, then the body) from its standard input and answers each on its standard output:
 
-    hello    JSON: the parent's process id, import path and working directory -> b"ready"
-    request  a skeleton of a `TraceRequest`                                   -> pickle of ("done", Trace), ("failed", reason)
-                                                                                 or, for a SelfChange, ("changed", reason)
+    hello    JSON: the parent's process id, import path, working directory,
+             command line and limit of recursion                              -> b"ready"
+    request  a skeleton of a `TraceRequest`                                   -> pickle of ("done", Trace),
+                                                                                 ("failed", (reason, details)) or, for a
+                                                                                 SelfChange, ("changed", reason)
 
 It dies with its parent: the kernel kills it (PR_SET_PDEATHSIG), and a reader thread leaves when the pipe closes. Whatever the
 model prints goes to standard error. State: none between requests but imported modules.
@@ -60,9 +62,9 @@ def answer(request: bytes) -> bytes:
     except SelfChange as error:
         return pickle.dumps(("changed", str(error)), protocol=5)
     except HotfuseError as error:
-        return pickle.dumps(("failed", str(error)), protocol=5)
+        return pickle.dumps(("failed", (str(error), getattr(error, "details", ""))), protocol=5)
     except BaseException as error:
-        return pickle.dumps(("failed", f"{type(error).__name__}: {error}"), protocol=5)
+        return pickle.dumps(("failed", (f"{type(error).__name__}: {error}", "")), protocol=5)
 
 
 def _greet(body: bytes) -> None:
@@ -70,6 +72,8 @@ def _greet(body: bytes) -> None:
     if os.getppid() != hello["parent"]:
         os._exit(0)
     sys.path[:] = hello["path"]
+    sys.argv[:] = hello["arguments"]
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), hello["recursion"]))
     with contextlib.suppress(OSError):
         os.chdir(hello["directory"])
 

@@ -49,6 +49,11 @@ class Executor:
         return str(getattr(self._binder, "note", ""))
 
     @property
+    def kernels(self) -> int:
+        """How many generated kernels a call runs."""
+        return int(getattr(self._binder, "kernels", 0))
+
+    @property
     def bound_shapes(self) -> int:
         return len(self._bound)
 

@@ -98,9 +98,9 @@ def fitted(name: str, expected: Type, value: Any) -> Any:
         return value
     array = as_array(name, value)
     if expected.dtype is STRING:
-        array = array.astype(object)
+        array = _strings(name, array)
     elif array.dtype != expected.dtype.numpy:
-        raise InputError(f"{name} must be {expected.dtype.numpy}, not {array.dtype}; convert it with .astype first")
+        raise InputError(f"{name} must be {expected.dtype.numpy}, not {_converted(value, array, expected.dtype.numpy)}")
     if expected.shape is not None:
         fits = len(expected.shape) == array.ndim and all(
             not isinstance(d, int) or d == s for d, s in zip(expected.shape, array.shape, strict=True)
@@ -108,6 +108,35 @@ def fitted(name: str, expected: Type, value: Any) -> Any:
         if not fits:
             raise InputError(f"{name} must have shape {Signature('', expected).shape}, not {array.shape}")
     return array
+
+
+def _converted(value: Any, array: Array, wanted: np.dtype[Any]) -> str:
+    """What was given instead of an array of the wanted dtype, and how to make it one."""
+    if hasattr(value, "dtype"):
+        return f"{array.dtype}; convert it with .astype first"
+    given = f"a list of {array.dtype}" if isinstance(value, list | tuple) else "None" if value is None else type(value).__name__
+    return f"{given}; give an array: np.asarray(..., dtype={str(wanted)!r})"
+
+
+def _strings(name: str, array: Array) -> Array:
+    """An array of Python's strings, from any kind of text. Numbers and other objects are not taken for their names."""
+    if array.dtype.kind == "S":
+        try:
+            array = np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name} has bytes that are not text (UTF-8): {error}") from None
+    if array.dtype.kind not in "OUT":
+        raise InputError(f"{name} must be strings, not {array.dtype}; give an array of str")
+    array = array.astype(object)
+    for item in array.flat:
+        if not isinstance(item, str):
+            raise InputError(f"{name} must be strings, but one of its elements is {item!r}, a {type(item).__name__}")
+    return array
+
+
+def fed_shapes(inputs: Sequence[Signature], given: Sequence[Any]) -> str:
+    """The shapes that are fed, in a message."""
+    return ", ".join(f"{s.name}: {v.shape}" for s, v in zip(inputs, given, strict=True) if isinstance(v, np.ndarray))
 
 
 def check_shared_sizes(inputs: Sequence[Signature], given: Sequence[Any]) -> None:

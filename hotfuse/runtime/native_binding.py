@@ -76,7 +76,9 @@ class NativeBinder:
                 if strangers:
                     raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
                 self.groups.append(Native(group, tuple(self._part(r) for r in recipes)))
-            except (TileError, CodegenError) as error:
+            except Exception as error:  # no defect of the generator may keep a model from answering
+                if config.strict and not isinstance(error, TileError | CodegenError):
+                    raise
                 self.reasons |= {node.id: str(error) for node in group.nodes}
         self.items = _ordered(graph, self.groups)
 
@@ -85,11 +87,15 @@ class NativeBinder:
         return Part(recipe, kernel_of(recipe.program, self.spec))
 
     @property
+    def kernels(self) -> int:
+        """How many kernels a call runs."""
+        return sum(len(n.parts) for item in self.items if not isinstance(item, Node) for n in item)
+
+    @property
     def note(self) -> str:
         """How much runs as native code, and why the rest does not."""
-        kernels = sum(len(n.parts) for item in self.items if not isinstance(item, Node) for n in item)
         left = [item for item in self.items if isinstance(item, Node)]
-        text = f"{kernels} generated kernels answer"
+        text = f"{self.kernels} generated kernels answer"
         if left:
             why = next((self.reasons[node.id] for node in left if node.id in self.reasons), "they have no native code")
             text += f"; {len(left)} operators run one by one, {', '.join(sorted({n.op for n in left})[:4])} among them: {why}"

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotfuse.config import Config
-from hotfuse.errors import DimError, HotfuseError, InputError
+from hotfuse.errors import DimError, HotfuseError, InputError, InvalidModel
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.locks import make_lock
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.feeds import Signature, read_feeds, wanted_places, written
+from hotfuse.runtime.feeds import Signature, fed_shapes, read_feeds, wanted_places, written
 from hotfuse.runtime.native import native_executor, prepared_graph
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
@@ -25,7 +26,12 @@ class Session:
     """Runs one model. Any number of threads may call `run` at once."""
 
     def __init__(
-        self, graph: Graph, output_names: Sequence[str], config: Config, opaque: Sequence[tuple[str, str, str]] = ()
+        self,
+        graph: Graph,
+        output_names: Sequence[str],
+        config: Config,
+        opaque: Sequence[tuple[str, str, str]] = (),
+        overrides: Overrides | None = None,
     ) -> None:
         self.config = config
         self.events = EventLog(config.max_events)
@@ -33,6 +39,8 @@ class Session:
         self.opaque = tuple(opaque)
         self.inputs = [Signature(n, graph.type(n)) for n in graph.inputs]
         self.outputs = [Signature(shown, graph.type(n)) for shown, n in zip(output_names, graph.outputs, strict=True)]
+        self.overridable = () if overrides is None else overrides.defaults  # inputs that have a default
+        self._overrides = overrides
         self._executor = Executor(self.plan, NUMPY, config)
         self._native: Executor | None = None
         self._compile = config.native
@@ -58,6 +66,10 @@ class Session:
                     pass
         if self._closed:
             raise InputError("the session is closed; load the model again")
+        if self._overrides is not None and (other := self._overrides.session(feeds)) is not None:
+            answers = other.run(output_names, feeds, out)
+            self._calls += 1
+            return answers
         given = read_feeds(self.inputs, feeds)
         places = wanted_places(self.outputs, output_names)
         results = self._answer(given)
@@ -66,6 +78,15 @@ class Session:
         return chosen if out is None else written([self.outputs[p].name for p in places], chosen, out)
 
     def _answer(self, given: Sequence[Any]) -> list[Any]:
+        """The outputs. The model was found valid when it was loaded: sizes that do not fit now are those of the inputs."""
+        try:
+            return self._compute(given)
+        except InvalidModel as error:
+            if not getattr(error, "located", False):  # inference says where; anything else is the model's own fault
+                raise
+            raise InputError(f"these inputs do not fit the model (sizes {fed_shapes(self.inputs, given)}): {error}") from error
+
+    def _compute(self, given: Sequence[Any]) -> list[Any]:
         """By native code where there is some. Inputs that it was not made for are tier 0's, and so are errors."""
         if self._compile:
             self._make_native()
@@ -93,6 +114,11 @@ class Session:
             finally:
                 self._compile = False
 
+    @property
+    def kernels(self) -> int:
+        """How many generated kernels a call runs; 0 while there is no native code."""
+        return 0 if self._native is None else self._native.kernels
+
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
         executor, events = self._native or self._executor, self.events.counted()
@@ -117,6 +143,8 @@ class Session:
         self._native, self._compile = None, False
         self._short.forget()
         self._executor.clear()
+        if self._overrides is not None:
+            self._overrides.clear()
 
     def __enter__(self) -> Session:
         return self

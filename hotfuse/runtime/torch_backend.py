@@ -22,6 +22,7 @@ from hotfuse.frontends.torch_decompositions import decompositions
 from hotfuse.frontends.torch_graph import TorchImport, import_fx
 from hotfuse.frontends.torch_outputs import collect_outputs
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_record import Form
 from hotfuse.passes import optimize
 from hotfuse.runtime.native import make_executor
 from hotfuse.runtime.torch_call import run_program
@@ -102,7 +103,8 @@ def compile_graph(module: fx.GraphModule, config: Config, part: str = "inference
     executor = make_executor(program.graph, TORCH, config)
     COMPILED.append(program)
     opaque = [name for _, name, _ in program.opaque]
-    EVENTS.emit("backend.compiled", part, f"{program.operators} operators, {len(opaque)} opaque", opaque=opaque)
+    made = f"{program.operators} operators, {len(opaque)} opaque"
+    EVENTS.emit("backend.compiled", part, made, opaque=opaque, kernels=executor.kernels)
     return lambda leaves: run_program(program, executor, leaves, {})
 
 
@@ -116,5 +118,5 @@ def import_program(module: fx.GraphModule, config: Config, name: str = "main") -
     failed = None if config.strict else lambda name, error: EVENTS.emit("pass.failed", name, f"{type(error).__name__}: {error}")
     graph = optimize(graph, failed=failed)  # type: ignore[arg-type]
     return CapturedProgram(
-        graph, tuple(places[n] for n in graph.inputs), outputs, "", (), context.operators, tuple(context.opaque)
+        graph, tuple(places[n] for n in graph.inputs), outputs, Form(""), (), context.operators, tuple(context.opaque)
     )

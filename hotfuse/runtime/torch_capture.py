@@ -131,7 +131,7 @@ def _finish(job: CaptureJob, result: Trace | CaptureError) -> None:
 
 def _reply(body: bytes, pace: Pace = hurry) -> Trace | CaptureError:
     kind, content = pickle.load(_Paced(body, pace))  # from a child that this process started, over a pipe nobody else holds
-    return content if kind == "done" else SelfChange(content) if kind == "changed" else CaptureError(content)
+    return content if kind == "done" else SelfChange(content) if kind == "changed" else CaptureError(*content)
 
 
 class _Paced(io.BytesIO):
@@ -262,7 +262,13 @@ def _hello() -> dict[str, Any]:
         directory = os.getcwd()
     except OSError:
         directory = os.sep
-    return {"parent": os.getpid(), "path": [p for p in sys.path if isinstance(p, str)], "directory": directory}
+    return {
+        "parent": os.getpid(),
+        "path": [p for p in sys.path if isinstance(p, str)],
+        "directory": directory,
+        "arguments": list(map(str, sys.argv)),
+        "recursion": sys.getrecursionlimit(),
+    }
 
 
 def stop_workers() -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from hotfuse.config import Config
 from hotfuse.errors import DimError
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_record import make_builder
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.pace import Pace, hurry
@@ -51,12 +51,13 @@ class ServedClass:
         make = native_executor if config.native else tier_0_executor
         self.executor = make(hoisted.main, ENGINE, config)
         self.renewed = ""
+        self.proven = not config.trial  # whether it has answered a call as the module itself did
         self._outdated = False
         self._live = live
         self._prepared = prepared
         self._config = config
         self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None
-        self._tree = pytree.treespec_loads(program.output_tree)
+        self._build = make_builder(program.output_form)
 
     @property
     def prepared(self) -> tuple[str, ...]:
@@ -90,7 +91,16 @@ class ServedClass:
             leaves = run_program(self.program, self.executor, call.leaves, weights)
         except (BadIndex, DimError) as error:  # native code writes nothing that anybody sees before it is done
             return Miss(str(error))
-        return pytree.tree_unflatten(leaves, self._tree)
+        return self._build(leaves)
+
+    def writes(self, call: Call) -> list[torch.Tensor]:
+        """The tensors, of the call and of the module, that the program changes in place."""
+        if not self.program.mutations:
+            return []
+        tensors = self._live.read()
+        weights = {} if isinstance(tensors, str) else dict(zip(self._live.names, tensors, strict=True))
+        found = [weights.get(m.name) if m.name else call.leaves[m.leaf] for m in self.program.mutations]
+        return [tensor for tensor in found if tensor is not None]
 
     def departure(self) -> str:
         """Why the module is no longer what was captured (it may come back to that); "" if it is."""

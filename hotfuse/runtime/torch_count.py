@@ -54,6 +54,18 @@ def note_answer(program: CapturedProgram) -> None:
         count.known += program.operators - len(program.opaque)
 
 
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """What this thread runs meanwhile is not part of the call that is counted."""
+    count = _thread.count
+    before = (count.known, count.all) if count is not None else (0, 0)
+    try:
+        yield
+    finally:
+        if count is not None:
+            count.known, count.all = before
+
+
 def counted(route: Route, count: OperatorCount) -> Route:
     """A route that counts by `count`, within a call that has entered it. Whoever answers does not see the mode."""
 

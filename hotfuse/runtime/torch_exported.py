@@ -20,6 +20,7 @@ from hotfuse.events import EventLog
 from hotfuse.frontends.torch_arguments import Argument, Arguments, read_arguments
 from hotfuse.frontends.torch_export import call_again, import_exported
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_record import make_builder
 from hotfuse.frontends.torch_shapes import declared_ranges
 from hotfuse.frontends.torch_tensor import to_numpy, to_torch
 from hotfuse.ir.graph import Graph
@@ -50,7 +51,7 @@ class ExportedModel:
         self._lock = make_lock()
         self._weights = {name: _find_weight(exported, name) for name in program.graph.weights}
         self._input_tree = exported.call_spec.in_spec
-        self._output_tree = pytree.treespec_loads(program.output_tree)
+        self._build = make_builder(program.output_form)
         opaque = len(program.opaque)
         self.events.emit("capture.done", "exported program", f"{program.operators} operators, {opaque} opaque")
 
@@ -84,7 +85,7 @@ class ExportedModel:
         if why:
             args, kwargs = pytree.tree_unflatten(leaves, self._input_tree)
             return self._module(why)(*args, **kwargs)
-        return pytree.tree_unflatten(run_program(self.program, self._executor, leaves, self._weights), self._output_tree)
+        return self._build(run_program(self.program, self._executor, leaves, self._weights))
 
     def _why_torch(self, leaves: Sequence[Any]) -> str:
         """Why torch's own module must answer; "" where ours does."""

@@ -1,22 +1,23 @@
 """Guards of PyTorch calls: what a call looks like, and whether a captured program may answer it.
 
 A call is split into its `frame` (everything compared for equality: structure, plain arguments by type and value, each tensor's
-dtype, device, layout of axes, requires_grad and aliasing, and the modes of the thread) and the `shapes` of its tensors, which
-a `ShapeClass` judges. `bypass` names the circumstances in which nothing but the module itself may answer.
+dtype, device, layout of axes, requires_grad, is_inference and aliasing, and the modes of the thread) and the `shapes` of its
+tensors, which a `ShapeClass` judges. `bypass` names the circumstances in which nothing but the module itself may answer.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import types
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 
-from hotfuse.frontends.torch_request import TensorInput, unsendable
+from hotfuse.frontends.torch_record import flatten_call, map_leaves
+from hotfuse.frontends.torch_request import TensorInput, own_attributes, unsendable
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_watch import ModuleWatch
@@ -107,8 +108,7 @@ def read_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
     leaves: Sequence[Any] = [*args, *(kwargs[name] for name in names)]
     structure: Hashable = (len(args), names)
     if not all(type(leaf) in _FLAT for leaf in leaves):
-        leaves, tree = pytree.tree_flatten((args, {name: kwargs[name] for name in names}))
-        structure = tree
+        leaves, structure = flatten_call((args, {name: kwargs[name] for name in names}))
     entries: list[Hashable] = []
     shapes: list[tuple[int, ...]] = []
     memory: dict[int, int] = {}
@@ -117,12 +117,14 @@ def read_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
             why = unsendable(leaf)
             if why:
                 return Call(leaves, None, (), f"an argument is {why}")
+            if leaf.__dict__ and (own := own_attributes(leaf)):
+                return Call(leaves, None, (), f"an argument carries attributes of its own ({', '.join(own)})")
             alias = memory.setdefault(leaf.untyped_storage()._cdata, place)
             if alias != place and leaf is not leaves[alias]:
                 return Call(leaves, None, (), "arguments overlap in memory")
             layout = None if leaf.is_contiguous() else axis_order(leaf)
             exact = tuple(leaf.stride()) if layout is None and not leaf.is_contiguous() else None
-            entries.append((leaf.dtype, leaf.device, leaf.dim(), leaf.requires_grad, layout, exact, alias))
+            entries.append((leaf.dtype, leaf.device, leaf.dim(), leaf.requires_grad, leaf.is_inference(), layout, exact, alias))
             shapes.append(tuple(leaf.shape))
         elif isinstance(leaf, (float, complex)):
             entries.append((type(leaf), repr(leaf)))
@@ -146,8 +148,8 @@ def axis_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 def call_structure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """`(args, kwargs)` with each leaf's number, as `read_call` counts them, in its place."""
-    leaves, tree = pytree.tree_flatten((args, {name: kwargs[name] for name in sorted(kwargs)}))
-    return pytree.tree_unflatten(range(len(leaves)), tree)
+    numbers = itertools.count()
+    return map_leaves(lambda leaf: next(numbers), (args, {name: kwargs[name] for name in sorted(kwargs)}))
 
 
 def describe_leaves(leaves: Sequence[Any]) -> tuple[Any, ...]:
@@ -186,7 +188,7 @@ def difference(expected: Any, found: Any) -> str:
         return f"{', '.join(changed)} changed"
     for place, (a, b) in enumerate(zip(expected[1], found[1], strict=False)):
         if a != b:
-            what = ("dtype", "device", "rank", "requires_grad", "layout", "strides", "aliasing")
+            what = ("dtype", "device", "rank", "requires_grad", "inference", "layout", "strides", "aliasing")
             if len(a) == len(b) == len(what):
                 return f"argument {place}: {what[next(i for i in range(len(what)) if a[i] != b[i])]} differs"
             return f"argument {place} differs: {b[-1]!r} instead of {a[-1]!r}"

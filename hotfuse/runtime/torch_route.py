@@ -24,6 +24,7 @@ Route = Callable[[torch.nn.Module, Callable[..., Any], tuple[Any, ...], Mapping[
 
 class _Thread(threading.local):
     route: Route | None = None
+    paused: bool = False
 
 
 _thread = _Thread()
@@ -45,7 +46,7 @@ def routed(route: Route) -> Iterator[None]:
 
 def _call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     route = _thread.route
-    if route is None or type(module).__call__ is not _call or isinstance(module, torch.jit.ScriptModule):
+    if route is None or _thread.paused or type(module).__call__ is not _call or isinstance(module, torch.jit.ScriptModule):
         return _original(module, *args, **kwargs)
 
     def own(*args: Any, **kwargs: Any) -> Any:
@@ -54,6 +55,16 @@ def _call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
     with _routing(None):
         return route(module, own, args, kwargs)
+
+
+@contextlib.contextmanager
+def unrouted() -> Iterator[None]:
+    """Let this thread's calls of modules pass straight on, inside of `routed` as well."""
+    before, _thread.paused = _thread.paused, True
+    try:
+        yield
+    finally:
+        _thread.paused = before
 
 
 @contextlib.contextmanager

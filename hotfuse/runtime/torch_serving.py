@@ -4,7 +4,8 @@ State of a `Controller`, all replaced under its lock and read without: the captu
 failed, and the controllers of submodules. A call that finds nothing fitting is answered by the module; nothing here ever makes
 an answer wait, except `wait=True`. What only captures need is imported by the thread that asks for one.
 
-    call -> bypass? -> read_call -> class whose guard holds -> plan        (only if `takes_over`)
+    call -> bypass? -> read_call -> class whose guard holds -> plan        (only if `takes_over`; at first the module, too,
+                                                                            and both must agree: `torch_trial`)
                                  -> none: the module answers, and the class of the call is captured in the background
 
 A module that is no longer what was captured is captured again, where nobody waits once it has stayed as it is for some calls.
@@ -21,7 +22,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from hotfuse.frontends.torch_trace import Trace
     from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.runtime.torch_class import ServedClass
+    from hotfuse.runtime.torch_trial import Trial
 
 Eager = Callable[..., Any]
 LATER_S = 0.01  # the first answer returns to its caller before the work behind it begins to compete for the interpreter
@@ -116,9 +118,11 @@ class Controller:
             self._miss(call.refusal)
             return self._through_submodules(eager, args, kwargs)
         seen = self.classes
-        answer = self._answer(call)
+        answer = self._answer(call, lambda: eager(*args, **kwargs))
         if self.config.wait and isinstance(answer, Miss) and answer.mendable and self._capture(call, args, kwargs, seen):
-            answer = self._answer(call)
+            answer = self._answer(call, lambda: eager(*args, **kwargs))
+        if isinstance(answer, _Disproved):
+            return answer.own
         if not isinstance(answer, Miss):
             with self._lock:
                 self.answered += 1
@@ -140,14 +144,16 @@ class Controller:
 
     # finding and running a class
 
-    def _answer(self, call: Call) -> Any:
-        """The answer of the first class whose guard holds, or a Miss."""
+    def _answer(self, call: Call, eager: Callable[[], Any]) -> Any:
+        """The answer of the first class whose guard holds, or a Miss; that of the module itself, if the class turns out to
+        answer otherwise."""
         missed = Miss("nothing captured fits this call" if self.classes else "")
         for served in self._candidates(call):
             if not takes_over(self.config, served):
                 return Miss("")
+            proven = served.proven  # as it is now: another thread may be at its first call, too
             try:
-                answer = served.answer(call)
+                answer = served.answer(call) if proven else _begin_trial(served, call)
             except HotfuseError as error:
                 self.family.events.emit("serve.failed", self.name, str(error))
                 return Miss(str(error), served)
@@ -155,7 +161,7 @@ class Controller:
                 self.family.events.emit("weights.changed", self.name, served.take_renewed())
             if not isinstance(answer, Miss):
                 note_answer(served.program)
-                return answer
+                return answer if proven else self._judge(served, answer, eager)
             missed = answer
         self._miss(missed.reason)
         return missed
@@ -172,10 +178,23 @@ class Controller:
                 self._memo[key] = served
                 yield served
 
-    def _drop(self, served: ServedClass) -> None:
+    def _judge(self, served: ServedClass, trial: Trial, eager: Callable[[], Any]) -> Any:
+        """The module's own answer to the first call of a class, which serves from now on or never again."""
+        own, difference = trial.judge(eager)
+        served.proven = not difference
+        if served.proven:
+            return own
+        reason = f"the captured program answers otherwise than the module: {difference}"
+        self.family.events.emit("capture.differs", self.name, difference)
+        self._drop(served, reason)
+        if self.config.strict:
+            raise ExecutionError(f"{self.name}: {reason}")
+        return _Disproved(own)
+
+    def _drop(self, served: ServedClass, why: str = "the captured program failed while serving") -> None:
         with self._lock:
             self._forget(served)
-            self.failed = {**self.failed, served.guard.frame: "the captured program failed while serving"}
+            self.failed = {**self.failed, served.guard.frame: why}
 
     def _forget(self, served: ServedClass) -> None:
         self.classes = tuple(c for c in self.classes if c is not served)
@@ -309,7 +328,7 @@ class Controller:
     def _skeleton(self, request: _Request) -> bytes:
         """The request as bytes. Runs in the capture thread, while the module may be serving."""
         with IMPORTS:
-            from hotfuse.frontends.torch_skeleton import make_skeleton
+            from hotfuse.frontends.torch_skeleton import check_tensors, make_skeleton
             from hotfuse.frontends.torch_watch import ModuleWatch
             from hotfuse.runtime.torch_capture import Postponed
 
@@ -327,7 +346,7 @@ class Controller:
         try:
             asked = TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype)
             data, tensors = make_skeleton(asked, pace)
-            _check_tensors(self.module, watch, tensors)
+            check_tensors(self.module, watch.tensors, tensors)
         finally:
             changed = watch.changed()
             if changed:  # also where that made it fail
@@ -364,7 +383,7 @@ class Controller:
                 self.failed = {**self.failed, request.frame: reason}
             if not self._is_root:
                 self.family.hopeless[_likeness(self.module), request.frame] = f"as {self.name}: {reason}"
-            events.emit("capture.failed", self.name, reason)
+            events.emit("capture.failed", self.name, reason, details=getattr(error, "details", ""))
         finally:
             with self._lock:
                 done = self._pending.pop(request.frame, None)
@@ -435,6 +454,12 @@ class Controller:
         self._pending = {}
 
 
+class _Disproved(NamedTuple):
+    """The module's answer to a call that the captured program answers otherwise."""
+
+    own: Any
+
+
 @dataclass
 class _Request:
     leaves: tuple[Any, ...]
@@ -450,21 +475,10 @@ def _likeness(module: torch.nn.Module) -> Hashable:
     return tuple(parts)
 
 
-def _check_tensors(module: torch.nn.Module, watch: ModuleWatch, tensors: list[torch.Tensor]) -> None:
-    """Refuse tensors that a graph would take for constants although nobody watches them or knows their values."""
-    from hotfuse.frontends.torch_skeleton import SMALL_BYTES
+def _begin_trial(served: ServedClass, call: Call) -> Trial | Miss:
+    from hotfuse.runtime.torch_trial import begin_trial  # brings the IR, which the first calls go without
 
-    own = {id(t) for t in (*module.parameters(), *module.buffers())}
-    own |= {id(v) for part in module.modules() for v in part.__dict__.values() if isinstance(v, torch.Tensor)}
-    watched = {id(t) for t in watch.tensors}
-    for tensor in tensors:
-        if id(tensor) in own:
-            continue
-        shape = tuple(tensor.shape)
-        if id(tensor) not in watched:
-            raise CaptureError(f"it reads a tensor of shape {shape} from a closure or a global; make it a buffer")
-        if tensor.numel() * tensor.element_size() >= SMALL_BYTES:
-            raise CaptureError(f"a tensor of shape {shape} is held in a Python object or container; make it a buffer")
+    return begin_trial(served, call)
 
 
 def _same_state(a: list[Any], b: list[Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,14 @@ def test_an_exported_program_runs(tmp_path: Path) -> None:
     assert y["max"] == pytest.approx(float(expected.max()), rel=1e-5)
     assert "gelu" in {step["op"] for step in data["profile"]}
     assert invoke("explain", str(tmp_path / "net.pt2")).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_torch_does_not_warn_about_itself(command: str, tmp_path: Path) -> None:
+    import torch
+
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), tmp_path / "net.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        result = invoke(command, str(tmp_path / "net.pt2"))
+    assert result.exit_code == 0, result.output

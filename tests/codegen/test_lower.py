@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hotfuse.codegen.native_form import native_graph
-from hotfuse.errors import DimError
+from hotfuse.errors import DimError, TileError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import int64
 from hotfuse.ir.dim import symbol
@@ -319,3 +319,11 @@ def test_casts_to_half_types_are_numpys() -> None:
     with np.errstate(over="ignore"):
         assert halves.tobytes() == x.astype(np.float16).tobytes()
         assert brains.tobytes() == x.astype(BF16.numpy).tobytes()
+
+
+def test_rows_without_columns_are_tier_0s() -> None:
+    def make(b: Any, x: Any) -> Any:
+        return b.add("reduce_sum", x, axes=(1,), keepdims=False)
+
+    with pytest.raises(TileError, match="without columns"):
+        recipes(graph_of(make, {"x": tensor(F32, B, 0)}))

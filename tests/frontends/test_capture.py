@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import hotfuse
 from hotfuse.errors import CaptureError
-from hotfuse.frontends import torch_code
+from hotfuse.frontends import torch_code_record
 from hotfuse.frontends.torch_attempt import attempts
-from hotfuse.frontends.torch_code import CodeRecord
+from hotfuse.frontends.torch_code_record import CodeRecord
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
 from hotfuse.frontends.torch_trace import Trace, trace
@@ -178,8 +179,8 @@ class Intricate(Positions):
 
 @pytest.mark.parametrize(("rows", "expected"), [(3, "[s77, 8, 4] where 2 <= s77"), (1, "[s77, 8, 4] where 1 <= s77")])
 def test_sizes_that_take_too_long_to_reason_about_are_fixed(monkeypatch: pytest.MonkeyPatch, rows: int, expected: str) -> None:
-    monkeypatch.setattr(torch_code, "SIZE_CALLS", 100_000)
-    monkeypatch.setattr(torch_code, "SIZE_CALLS_EACH", 100)
+    monkeypatch.setattr(torch_code_record, "SIZE_CALLS", 100_000)
+    monkeypatch.setattr(torch_code_record, "SIZE_CALLS_EACH", 100)
     found = traced(Intricate(), torch.zeros(rows, 8, 4))
     assert str(found.shapes) == expected
     assert found.note.count("IntricateSizes") == 1, found.note  # other attempts that vary this size are not made
@@ -187,8 +188,8 @@ def test_sizes_that_take_too_long_to_reason_about_are_fixed(monkeypatch: pytest.
 
 
 def test_reasoning_about_sizes_that_never_ends_leaves_the_sizes_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_code, "SIZE_CALLS", 10)
-    monkeypatch.setattr(torch_code, "SIZE_CALLS_EACH", 0)
+    monkeypatch.setattr(torch_code_record, "SIZE_CALLS", 10)
+    monkeypatch.setattr(torch_code_record, "SIZE_CALLS_EACH", 0)
     found = traced(Positions(), torch.zeros(3, 8, 4))
     assert str(found.shapes) == "[3, 8, 4]"
 
@@ -200,9 +201,8 @@ def test_what_cannot_be_traced_at_fixed_sizes_is_given_up_at_once() -> None:
 
     with pytest.raises(CaptureError) as raised:
         traced(Branching(), torch.zeros(1, 1, 4))
-    assert "it: widened: " in str(raised.value)
-    assert "; static: " in str(raised.value)
-    assert not any(f"; {name}: " in str(raised.value) for name in ("batch widened", "dynamic", "batch"))
+    attempts_made = re.findall(r"^([a-z ]+): GuardOnDataDependentSymNode: ", raised.value.details, re.M)
+    assert attempts_made == ["widened", "static"]
 
 
 def test_attempts_go_from_general_to_special() -> None:
@@ -284,9 +284,9 @@ def call(deed: str, **options: Any) -> Any:
 
 def test_a_capture_that_dies_hangs_or_eats_memory_costs_one_answer_nothing() -> None:
     assert call("nothing").answered == 1
-    assert call("print").answered == 1
     limit = torch_capture.resident_bytes(torch_capture._workers[True].process.pid) + (300 << 20)  # type: ignore[union-attr]
     cases = {
+        "print": ({}, "forward prints: print in forward"),
         "raise": ({}, "SystemExit"),
         "hang": ({"capture_timeout_s": 3.0}, "capture_timeout_s"),
         "eat": ({"max_capture_bytes": limit}, "max_capture_bytes"),
@@ -426,7 +426,7 @@ def test_hooks_of_the_garbage_collector_are_no_part_of_a_forward_pass() -> None:
     finally:
         gc.callbacks.remove(times_collections)
     assert len(seen) == 2
-    assert record.clock == ""
+    assert record.outside == ""
     codes = record.keys()
     names = {name.rpartition(".")[2] for _, name, _ in codes}
     assert "forward" in names

@@ -382,7 +382,10 @@ ATTACKS: dict[str, Attack] = {
     "missing operand": Attack(file([node("Add", ["x"], ["y"])], X), "InvalidModel", "Add"),
     # nodes that break their operator's rules; onnx's own inference ends the process on the first two
     "RegexFullMatch of nothing known": Attack(
-        file([node("RegexFullMatch", ["x"], ["y"])], [onnx.ValueInfoProto(name="x")]),
+        file(
+            [node("RegexFullMatch", ["x"], ["b"], pattern="a"), node("Cast", ["b"], ["y"], to=1)],
+            [onnx.ValueInfoProto(name="x")],
+        ),
         "ExecutionError",
         "RegexFullMatch",
         X_FEED,

@@ -42,7 +42,7 @@ def test_constants_in_every_form(attribute: str, value: Any, expected: np.ndarra
 def test_a_constant_has_one_value() -> None:
     with pytest.raises(InvalidModel, match="exactly one value"):
         load("Constant", [], 21)
-    with pytest.raises(InvalidModel, match="unknown attribute 'value_tensor'"):
+    with pytest.raises(InvalidModel, match="no attribute 'value_tensor'"):
         load("Constant", [], 21, value_tensor=1)
 
 

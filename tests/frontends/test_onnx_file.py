@@ -1,14 +1,11 @@
-"""Reading ONNX files: what is mapped, what is refused, and that nothing is read from outside the model's directory."""
+"""Reading ONNX files: from a path, bytes or a proto, what is mapped, and what is refused when a file is damaged."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,49 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hotfuse
 from hotfuse.config import Config
-from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded, UnsafeModel
-from hotfuse.frontends import onnx_external
-from hotfuse.frontends.onnx_external import DataFiles
+from hotfuse.errors import HotfuseError, InvalidModel, LimitExceeded
 from hotfuse.frontends.onnx_file import open_model
-from hotfuse.frontends.onnx_tensor import MappedArray, embed_external, sparse_constant, tensor_constant
+from hotfuse.frontends.onnx_tensor import MappedArray, tensor_constant
 from hotfuse.frontends.onnx_wire import MAPPED_BYTES, strip
 from hotfuse.ir.types import type_of
+from tests.frontends.add_model import WEIGHT, add_model, answer
 
 CONFIG = Config()
-WEIGHT = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
-
-
-def add_model(weight: np.ndarray[Any, Any] = WEIGHT) -> onnx.ModelProto:
-    """y = x + w."""
-    kind = helper.np_dtype_to_tensor_dtype(weight.dtype)
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
-        "add",
-        [helper.make_tensor_value_info("x", kind, weight.shape)],
-        [helper.make_tensor_value_info("y", kind, weight.shape)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-
-
-def external_model(directory: Path, location: str, *, offset: str | None = "0", length: str | None = "16384") -> Path:
-    """The same model with its weight in another file."""
-    model = add_model()
-    tensor = model.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        if value is not None:
-            tensor.external_data.add(key=key, value=value)
-    path = directory / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def answer(source: Any, **options: Any) -> np.ndarray[Any, Any]:
-    x = np.ones((64, 64), np.float32)
-    (y,) = hotfuse.load(source, **options).run(None, {"x": x})
-    return y
 
 
 # the three sources
@@ -196,16 +158,6 @@ def test_limits_hold_for_models_in_memory_too() -> None:
     open_model(helper.make_model(deep).SerializeToString(), Config(max_nesting=4))
 
 
-def test_external_data_is_embedded_for_other_readers() -> None:
-    opened = open_model(add_model().SerializeToString(), CONFIG)
-    tensor = opened.proto.graph.initializer[0]
-    embed_external(tensor, opened.files)
-    np.testing.assert_array_equal(numpy_helper.to_array(tensor), WEIGHT)
-    before = tensor.SerializeToString()
-    embed_external(tensor, opened.files)
-    assert tensor.SerializeToString() == before
-
-
 # damaged files
 
 
@@ -283,261 +235,3 @@ def test_stripping_is_lossless(size: int, padding: int, nested: bool) -> None:
     opened = open_model(data, CONFIG)
     found = opened.proto.graph.node[0].attribute[0].t if nested else opened.proto.graph.initializer[0]
     np.testing.assert_array_equal(tensor_constant(found, opened.files).numpy(), array)
-
-
-# external data
-
-
-def test_external_data_is_mapped_not_read(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "weights.bin").write_bytes(bytes(24) + WEIGHT.tobytes())
-    path = external_model(tmp_path, "./sub/weights.bin", offset="24")
-    np.testing.assert_array_equal(answer(path), WEIGHT + 1)
-    opened = open_model(path, CONFIG)
-    with opened.files:
-        constant = tensor_constant(opened.proto.graph.initializer[0], opened.files)
-    assert isinstance(constant.data, MappedArray)
-    assert not constant.numpy().flags.owndata  # aligned, so the mapping itself serves
-    assert not constant.numpy().flags.writeable
-
-
-def test_external_length_may_be_left_out(tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes() + b"more")
-    np.testing.assert_array_equal(answer(external_model(tmp_path, "w", offset=None, length=None)), WEIGHT + 1)
-
-
-def test_external_data_by_onnx_itself(tmp_path: Path) -> None:
-    onnx.save_model(add_model(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-    np.testing.assert_array_equal(answer(tmp_path / "m.onnx"), WEIGHT + 1)
-
-
-def test_external_data_without_a_path_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes())
-    path = external_model(tmp_path, "w")
-    for source in (path.read_bytes(), onnx.load(path, load_external_data=False)):
-        with pytest.raises(InvalidModel, match="the model's path"):
-            hotfuse.load(source)
-
-
-def _symlink(outside: Path, inside: Path) -> str:
-    (inside / "w").symlink_to(outside / "secret")
-    return "w"
-
-
-def _symlinked_parent(outside: Path, inside: Path) -> str:
-    (inside / "sub").symlink_to(outside)
-    return "sub/secret"
-
-
-def _hard_link(outside: Path, inside: Path) -> str:
-    os.link(outside / "secret", inside / "w")
-    return "w"
-
-
-def _pipe(outside: Path, inside: Path) -> str:
-    os.mkfifo(inside / "w")
-    return "w"
-
-
-def _socket(outside: Path, inside: Path) -> str:
-    before = Path.cwd()
-    os.chdir(inside)  # socket paths are short
-    try:
-        socket.socket(socket.AF_UNIX).bind("w")
-    finally:
-        os.chdir(before)
-    return "w"
-
-
-def _device(outside: Path, inside: Path) -> str:
-    os.mknod(inside / "w", stat.S_IFCHR | 0o666, os.makedev(1, 5))  # /dev/zero
-    return "w"
-
-
-def _directory(outside: Path, inside: Path) -> str:
-    (inside / "w").mkdir()
-    return "w"
-
-
-UNSAFE: dict[str, Callable[[Path, Path], str]] = {
-    "dot-dot": lambda outside, inside: "../outside/secret",
-    "inner dot-dot": lambda outside, inside: "sub/../../outside/secret",
-    "absolute": lambda outside, inside: str(outside / "secret"),
-    "device path": lambda outside, inside: "/dev/zero",
-    "NUL": lambda outside, inside: "w\0/../../outside/secret",
-    "dot": lambda outside, inside: ".",
-    "symlink": _symlink,
-    "symlinked parent": _symlinked_parent,
-    "hard link": _hard_link,
-    "pipe": _pipe,
-    "socket": _socket,
-    "directory": _directory,
-}
-if os.geteuid() == 0:
-    UNSAFE["device file"] = _device
-
-
-@pytest.mark.parametrize("attack", UNSAFE)
-def test_unsafe_external_data_is_refused(attack: str, tmp_path: Path) -> None:
-    outside, inside = tmp_path / "outside", tmp_path / "inside"
-    outside.mkdir()
-    inside.mkdir()
-    (outside / "secret").write_bytes(WEIGHT.tobytes())
-    path = external_model(inside, UNSAFE[attack](outside, inside))
-    with pytest.raises(UnsafeModel, match="tensor 'w'"):
-        hotfuse.load(path)
-
-
-def test_a_file_swapped_between_check_and_open_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes())
-    (tmp_path / "other").write_bytes(WEIGHT.tobytes())
-    path = external_model(tmp_path, "w")
-    look = os.stat
-
-    def look_then_swap(name: Any, **options: Any) -> os.stat_result:
-        status = look(name, **options)
-        if name == "w":
-            os.replace(tmp_path / "other", tmp_path / "w")
-        return status
-
-    monkeypatch.setattr(onnx_external.os, "stat", look_then_swap)
-    with pytest.raises(UnsafeModel, match="replaced while it was being opened"):
-        hotfuse.load(path)
-
-
-def test_a_file_swapped_for_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes())
-    (tmp_path / "secret").write_bytes(WEIGHT.tobytes())
-    path = external_model(tmp_path, "w")
-    look = os.stat
-
-    def look_then_swap(name: Any, **options: Any) -> os.stat_result:
-        status = look(name, **options)
-        if name == "w":
-            (tmp_path / "w").unlink()
-            (tmp_path / "w").symlink_to(tmp_path / "secret")
-        return status
-
-    monkeypatch.setattr(onnx_external.os, "stat", look_then_swap)
-    with pytest.raises(UnsafeModel, match="without following a link"):
-        hotfuse.load(path)
-
-
-def test_systems_that_cannot_open_safely_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes())
-    path = external_model(tmp_path, "w")
-    monkeypatch.setattr(onnx_external.os, "supports_dir_fd", set())
-    with pytest.raises(UnsafeModel, match="cannot open safely"):
-        hotfuse.load(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"offset": "4"}, "which has 16,384"),
-        ({"offset": "-4"}, "not a size"),
-        ({"offset": "99999999999999999999999"}, "not a size"),
-        ({"offset": "1e3"}, "not a size"),
-        ({"length": "16380"}, "takes 16,384 bytes by its shape, but 16,380"),
-        ({"length": "9223372036854775807"}, "takes 16,384 bytes by its shape"),
-        ({"location": "missing"}, "does not exist"),
-        ({"location": ""}, "which has"),
-    ],
-)
-def test_external_ranges_outside_the_file(changes: dict[str, str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes())
-    path = external_model(tmp_path, **{"location": "w", **changes})
-    with pytest.raises(InvalidModel, match=message):
-        hotfuse.load(path)
-
-
-def test_external_data_needs_a_location_and_no_strings() -> None:
-    tensor = TensorProto(name="t", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
-    with pytest.raises(InvalidModel, match="without a location"):
-        tensor_constant(tensor)
-    tensor.external_data.add(key="location", value="")
-    with pytest.raises(InvalidModel, match="empty location"):
-        tensor_constant(tensor)
-    tensor.data_type = TensorProto.STRING
-    with pytest.raises(InvalidModel, match="strings in external data"):
-        tensor_constant(tensor)
-
-
-def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(WEIGHT.tobytes())
-    path = external_model(tmp_path, "w")
-    before = set(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        hotfuse.load(path)
-    (tmp_path / "w").unlink()
-    with pytest.raises(InvalidModel):
-        hotfuse.load(path)
-    open_now = [f"/proc/self/fd/{fd}" for fd in set(os.listdir("/proc/self/fd")) - before]
-    assert str(tmp_path) not in [os.readlink(link) for link in open_now if os.path.lexists(link)]
-
-
-# tensors
-
-
-@pytest.mark.parametrize("kind", sorted(helper.get_all_tensor_dtypes() - {TensorProto.STRING}))
-@pytest.mark.parametrize("count", [0, 1, 5, 8])
-def test_tensors_decode_as_onnx_does(kind: int, count: int) -> None:
-    from hotfuse.frontends.onnx_node import ONNX_DTYPES
-
-    if kind not in ONNX_DTYPES:
-        with pytest.raises(InvalidModel, match="unknown element type"):
-            tensor_constant(TensorProto(name="t", data_type=kind, dims=[1]))
-        return
-    dtype = helper.tensor_dtype_to_np_dtype(kind)
-    values = np.arange(count).astype(np.float32).astype(dtype) if dtype != np.bool_ else np.arange(count) % 2 == 1
-    raw = numpy_helper.from_array(values, "t")
-    typed = helper.make_tensor("t", kind, [count], values)
-    for tensor in (raw, typed):
-        found, expected = tensor_constant(tensor).numpy(), numpy_helper.to_array(tensor)
-        assert found.dtype == expected.dtype
-        assert found.tobytes() == expected.tobytes()
-        wrong = TensorProto.FromString(tensor.SerializeToString())
-        wrong.dims[0] = count + 9
-        with pytest.raises(InvalidModel, match="tensor 't'"):
-            tensor_constant(wrong)
-
-
-@pytest.mark.parametrize(
-    ("dims", "message"),
-    [
-        ([-1], "negative size"),
-        ([2**32, 2**32], "more elements than can be counted"),
-        ([2**40], "takes 4,398,046,511,104 bytes"),
-        ([0, 2**62, 4], "more elements than can be counted"),
-        ([1] * 65, "65 dimensions"),
-    ],
-)
-def test_impossible_shapes(dims: list[int], message: str) -> None:
-    with pytest.raises(InvalidModel, match=message):
-        tensor_constant(TensorProto(name="t", data_type=TensorProto.FLOAT, dims=dims, raw_data=b"1234"))
-
-
-def test_strings_must_fill_their_shape() -> None:
-    tensor = helper.make_tensor("t", TensorProto.STRING, [2], [b"a", "ä".encode()])
-    assert tensor_constant(tensor).numpy().tolist() == ["a", "ä"]
-    tensor.dims[0] = 2**40
-    with pytest.raises(InvalidModel, match="2 strings instead of"):
-        tensor_constant(tensor)
-
-
-def sparse(dims: list[int], indices: np.ndarray[Any, Any]) -> onnx.SparseTensorProto:
-    values = numpy_helper.from_array(np.arange(1, len(indices) + 1, dtype=np.float32), "s")
-    return onnx.SparseTensorProto(values=values, indices=numpy_helper.from_array(indices, "i"), dims=dims)
-
-
-def test_sparse_tensors() -> None:
-    files = DataFiles()
-    flat = sparse_constant(sparse([2, 3], np.array([1, 5])), files, 1000).numpy()
-    pairs = sparse_constant(sparse([2, 3], np.array([[0, 1], [1, 2]])), files, 1000).numpy()
-    for found in (flat, pairs):
-        np.testing.assert_array_equal(found, np.array([[0, 1, 0], [0, 0, 2]], np.float32))
-    for dims, indices in (([2, 3], [6]), ([2, 3], [-1]), ([2, 3], [[0, 3]]), ([2, 3], [[0, 1, 1]])):
-        with pytest.raises(InvalidModel, match="indices that do not fit"):
-            sparse_constant(sparse(dims, np.array(indices)), files, 1000)
-    with pytest.raises(LimitExceeded, match="max_value_bytes"):
-        sparse_constant(sparse([2**20, 2**20], np.array([1])), files, 1 << 30)

@@ -160,7 +160,7 @@ def load(text: str) -> Session:
         ("g (int64[2] i, float[2] v) => (y) <int64 d = {-1}> { y = OneHot(i, d, v) }", "negative"),
         ("g (float[2] x) => (y, i) <int64[1] k = {3}> { y, i = TopK(x, k) }", "3 elements are asked for"),
         ("g (float[2] x, int64[2] c) => (y) { y = Compress(x, c) }", "flags must be bool"),
-        ("g (float[2] x) => (y, i) { y, i = TopK(x) }", "how many elements"),
+        ("g (float[2] x) => (y, i) { y, i = TopK(x) }", "takes 2 inputs, the node has 1"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_right_is_refused_when_it_loads(text: str, message: str) -> None:

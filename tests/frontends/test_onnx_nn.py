@@ -188,7 +188,7 @@ def test_windows_that_make_no_sense_are_refused() -> None:
     for op, inputs, attrs, why in (
         ("Conv", [normal(1, 3, 8, 8), normal(4, 3, 3, 3)], {"auto_pad": "SOME"}, "auto_pad 'SOME'"),
         ("Conv", [normal(1, 3, 8, 8), normal(4, 3, 3, 3)], {"kernel_shape": [2, 3]}, "does not fit the weight"),
-        ("MaxPool", [normal(1, 3, 8, 8)], {}, "kernel_shape is missing"),
+        ("MaxPool", [normal(1, 3, 8, 8)], {}, "'kernel_shape' is missing"),
         ("MaxPool", [normal(1, 3, 1, 8)], {"kernel_shape": [2, 2]}, "too small"),
     ):
         with pytest.raises(InvalidModel, match=why) as caught:

@@ -281,3 +281,10 @@ def test_the_judge_takes_the_strictest_rule_that_applies() -> None:
     assert "type float64" in str(judge(exact))
     assert "requires_grad=True" in str(judge(eager.clone().requires_grad_()))
     assert "elements differ" in str(opinfo_suite.judge([eager], [two_ulp], lambda: None))
+
+
+def test_options_of_inductor_are_refused_by_name() -> None:
+    with pytest.raises(Exception, match=r"ConfigError: mode is Inductor's; pass options=\{\.\.\.\}"):
+        torch.compile(nn.Linear(3, 3), backend="hotfuse", mode="max-autotune")(torch.zeros(2, 3))
+    with pytest.raises(ConfigError, match="mode is Inductor's"):
+        torch_backend.hotfuse(torch.fx.symbolic_trace(nn.ReLU()), [], mode="max-autotune")

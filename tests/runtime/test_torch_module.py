@@ -107,6 +107,7 @@ def test_copies_and_pickles() -> None:
     with torch.no_grad():
         fast(X)
         other = copy.deepcopy(fast)
+        assert type(other) is type(fast)
         other.offset.zero_()
         assert float(model.offset.sum()) == 4.0
         torch.testing.assert_close(other(X), model(X) - 1)

@@ -12,7 +12,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -442,28 +441,6 @@ def test_a_blocking_capture_says_nothing(capfd: pytest.CaptureFixture[str]) -> N
 
 
 # good guests
-
-
-@dataclass
-class Answer:
-    first: torch.Tensor
-    rest: tuple[Any, ...]
-
-
-class Wrapped(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> Answer:
-        return Answer(x * 2, (None, x + 1))
-
-
-@pytest.mark.parametrize("wait", [True, False])
-def test_dataclass_outputs(wait: bool) -> None:
-    fast = compiled(Wrapped(), wait=wait)
-    for _ in range(2):
-        found = fast(X)
-        assert type(found) is Answer
-        assert torch.equal(found.first, X * 2)
-        assert found.rest[0] is None
-        assert torch.equal(found.rest[1], X + 1)
 
 
 class Aliases(torch.nn.Module):

@@ -49,8 +49,6 @@ def constant(n: OnnxNode) -> Imported:
         "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
         "value_string": object, "value_strings": object,
     }  # fmt: skip
-    if kind not in dtypes:
-        raise InvalidModel(f"Constant has the unknown attribute {kind!r}")
     return n.builder.constant(np.array(value, dtype=dtypes[kind]))
 
 

@@ -77,9 +77,7 @@ def topk(n: OnnxNode) -> Imported:
 def _count(n: OnnxNode) -> Value:
     if n.has(1):
         return int64s(n, n.input(1))
-    if n.attr("k") is None:
-        raise InvalidModel("TopK: how many elements to find is missing")
-    return n.constant([n.attr("k")], I64)
+    return n.constant([n.required("k")], I64)
 
 
 @onnx_op("Unique")

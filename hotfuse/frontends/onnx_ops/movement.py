@@ -97,8 +97,6 @@ def squeeze(n: OnnxNode) -> Imported:
 @onnx_op("Unsqueeze")
 def unsqueeze(n: OnnxNode) -> Imported:
     axes = numbers(n, 1, "axes")
-    if axes is None:
-        raise InvalidModel("Unsqueeze: the axes to add are missing")
     if axes is NOT_KNOWN:
         return _with_late_axes(n, "unsqueeze", 1)
     return n.add("unsqueeze", n.input(0), axes=axes)
@@ -156,9 +154,7 @@ def pad(n: OnnxNode) -> Imported:
     if n.has(1):
         value = n.optional(2)
         return n.add("pad", x, int64s(n, n.input(1)), value, _axes(n), mode=n.attr("mode", "constant"))
-    pads = n.attr("pads", n.attr("paddings"))
-    if pads is None:
-        raise InvalidModel("Pad: the numbers of elements to add are missing")
+    pads = n.required("paddings" if n.version < 2 else "pads")
     value = n.scalar(n.attr("value", 0.0), x)
     return n.add("pad", x, n.constant(pads, I64), value, None, mode=n.attr("mode", "constant"))
 

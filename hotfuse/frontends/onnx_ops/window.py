@@ -110,9 +110,7 @@ def col2im(n: OnnxNode) -> Imported:
 
 
 def _pool_attrs(n: OnnxNode) -> dict[str, Any] | Decline:
-    kernel = n.attr("kernel_shape")
-    if kernel is None:
-        raise InvalidModel("the attribute kernel_shape is missing")
+    kernel = n.required("kernel_shape")
     attrs = window_attrs(n, kernel, n.type(0).shape)
     return attrs if isinstance(attrs, Decline) else {"kernel": tuple(kernel), "ceil": bool(n.attr("ceil_mode", 0)), **attrs}
 

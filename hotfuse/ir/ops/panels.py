@@ -83,9 +83,17 @@ def _matmul_infer(call: Call) -> Sequence[Type]:
         raise call.fail(f"inputs have different types, {x.dtype} and {panels.dtype}")
     if x.shape is None or panels.shape is None:
         return (TensorType(x.dtype, None),)
+    columns = call.attrs["columns"][0]
+    _check_rows(call, x.shape[-1], panels.shape[-1], packed_columns(columns, call.attrs["panel"], call.attrs["last"]))
     batch = broadcast_shapes(x.shape[:-2], panels.shape[:-1])
     assert batch is not None
-    return (TensorType(x.dtype, (*batch, x.shape[-2], call.attrs["columns"][0])),)
+    return (TensorType(x.dtype, (*batch, x.shape[-2], columns)),)
+
+
+def _check_rows(call: Call, k: Dim, packed: Dim, columns: Dim) -> None:
+    """Packing hides how many rows there were, and native code would read as many as x has columns."""
+    if isinstance(k, int) and isinstance(packed, int) and isinstance(columns, int) and packed != k * columns:
+        raise call.fail(f"x has {k} columns, but {packed // columns if columns else 0} rows were packed")
 
 
 def _flops(call: Call, types: Sequence[Type]) -> Dim:

@@ -1,0 +1,99 @@
+"""The trial of a captured program: its first call is answered by the module itself, and both answers must be alike.
+
+A trace cannot see all that Python code may look at: whether a tensor is a view, what the process is called, whether somebody is
+exporting. Where that made it take another branch the program's answer differs, and it never answers anybody.
+
+The plan goes first. What it writes in place is put back, random numbers are drawn again from the state it began with, and then
+the module does all of it itself: what the caller sees of the call is the module's work alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotfuse.errors import CaptureError
+from hotfuse.frontends.torch_record import Form, take_apart
+from hotfuse.frontends.torch_tensor import to_numpy
+from hotfuse.numerics import alike
+from hotfuse.runtime.torch_count import uncounted
+from hotfuse.runtime.torch_guard import Call, Miss
+from hotfuse.runtime.torch_route import unrouted
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_class import ServedClass
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the plan made of a call: copies of its answer's leaves, their form, and what it wrote into which tensors."""
+
+    leaves: Sequence[Any]
+    form: Form
+    places: Sequence[torch.Tensor]
+    written: Sequence[torch.Tensor]
+
+    def judge(self, eager: Callable[[], Any]) -> tuple[Any, str]:
+        """The module's own answer, and in what the plan's differs from it; "" if it does not."""
+        with unrouted(), uncounted():
+            own = eager()
+        try:
+            leaves, form = take_apart(own)
+        except CaptureError as error:
+            return own, str(error)
+        if form != self.form:
+            return own, f"the answer has the structure {_short(self.form)}, the module's has {_short(form)}"
+        pairs = [(f"output {i}", *pair) for i, pair in enumerate(zip(self.leaves, leaves, strict=True))]
+        pairs += [("what it writes in place", *pair) for pair in zip(self.written, self.places, strict=True)]
+        found = (f"{what}: {why}" for what, a, b in pairs if (why := _difference(a, b)))
+        return own, next(found, "")
+
+
+def begin_trial(served: ServedClass, call: Call) -> Trial | Miss:
+    """Let the plan answer a call, and leave no trace of that."""
+    places = served.writes(call)
+    before = [place.detach().clone() for place in places]
+    state = torch.get_rng_state() if served.program.has_effects else None
+    try:
+        answer = served.answer(call)
+        if isinstance(answer, Miss):
+            return answer
+        leaves, form = take_apart(answer)
+        return Trial(list(map(_copy, leaves)), form, places, list(map(_copy, places)))
+    finally:
+        if state is not None:
+            torch.set_rng_state(state)
+        with torch.no_grad():
+            for place, content in zip(places, before, strict=True):
+                place.copy_(content)
+
+
+def _copy(leaf: Any) -> Any:
+    """The values of a leaf, safe from what the module does next."""
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _difference(ours: Any, theirs: Any) -> str:
+    """In what two leaves differ; "" if they do not."""
+    if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
+        if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.device != theirs.device:
+            return f"{_form(ours)}, the module's is {_form(theirs)}"
+        if ours.device.type != "cpu" or torch.equal(ours, theirs):
+            return ""
+        return alike(to_numpy(ours), to_numpy(theirs)).reason
+    if type(ours) is not type(theirs):
+        return f"a {type(ours).__name__}, the module's is a {type(theirs).__name__}"
+    same = repr(ours) == repr(theirs) if isinstance(ours, (bool, int, float, complex, str)) else True
+    return "" if same else f"{_short(ours)}, the module's is {_short(theirs)}"
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
+
+
+def _short(thing: Any) -> str:
+    text = repr(thing)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,7 @@
+"""Tests judge what plans answer from the first call on: the trial, in which the module answers, is on where a test wants it."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HOTFUSE_TRIAL", "0")
