@@ -93,3 +93,7 @@ class CaptureError(HotfuseError):
 
 class ExecutionError(HotfuseError, RuntimeError):
     pass
+
+
+class BadIndex(ExecutionError):
+    """A kernel met an index outside of its tensor; the operators themselves say which."""

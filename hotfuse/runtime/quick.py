@@ -9,12 +9,14 @@ State: the runs of kernels by form, bounded; they belong to bound plans of the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hotfuse.runtime.binding import BoundPlan
-from hotfuse.runtime.segment import Segment
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.segment import Segment
 
 Form: TypeAlias = tuple[tuple[Any, tuple[int, ...]], ...]
 
@@ -44,6 +46,8 @@ class ShortWay:
         """Remember the form of feeds that a bound plan answered, if its steps are one run of kernels over the inputs alone."""
         if len(self._table) >= self._limit or len(bound.steps) != 1:
             return
+        from hotfuse.runtime.segment import Segment
+
         (step,) = bound.steps
         segment = step.function
         fresh = bound.outputs == tuple((place, False) for place in step.outputs)

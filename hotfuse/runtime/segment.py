@@ -16,7 +16,7 @@ import numpy as np
 
 from hotfuse.codegen.lower import Recipe
 from hotfuse.codegen.tile import scratch_offsets
-from hotfuse.errors import ExecutionError
+from hotfuse.errors import BadIndex
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.types import TensorType
 from hotfuse.runtime.driver import Driver, Job, Step
@@ -34,10 +34,6 @@ class Arrays(Protocol):
     def results(self, type: TensorType) -> Callable[[], tuple[Any, int]]:
         """Makes results of a type, each with its address."""
         ...
-
-
-class BadIndex(ExecutionError):
-    """A kernel met an index outside of its tensor; the operators themselves say which."""
 
 
 @dataclass(frozen=True)

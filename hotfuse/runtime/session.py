@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotfuse.config import Config
-from hotfuse.errors import DimError, HotfuseError, InputError, InvalidModel
+from hotfuse.errors import BadIndex, DimError, HotfuseError, InputError, InvalidModel
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.locks import make_lock
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.feeds import Signature, fed_shapes, read_feeds, wanted_places, written
-from hotfuse.runtime.native import native_executor, prepared_graph
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
-from hotfuse.runtime.segment import BadIndex
 
 
 class Session:
@@ -104,6 +102,8 @@ class Session:
         with self._lock:
             if not self._compile:
                 return
+            from hotfuse.runtime.native import native_executor, prepared_graph  # who stays at tier 0 need not wait for it
+
             try:
                 self._native = native_executor(prepared_graph(self.graph, self.config), NUMPY, self.config)
                 self.events.emit("native.made", self.graph.name)

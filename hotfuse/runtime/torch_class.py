@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hotfuse.config import Config
-from hotfuse.errors import DimError
+from hotfuse.errors import BadIndex, DimError
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_record import make_builder
 from hotfuse.ir.graph import Graph
@@ -20,8 +20,6 @@ from hotfuse.ir.plan import trivial_plan
 from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.native import native_executor, prepared_graph
-from hotfuse.runtime.segment import BadIndex
 from hotfuse.runtime.torch_call import has_form, run_program
 from hotfuse.runtime.torch_engine import TorchEngine
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
@@ -48,8 +46,7 @@ class ServedClass:
         self.program = replace(program, graph=hoisted.main)
         self.hoisted = hoisted
         self.tier = 1 if config.native else 0
-        make = native_executor if config.native else tier_0_executor
-        self.executor = make(hoisted.main, ENGINE, config)
+        self.executor = _executor(hoisted.main, config)
         self.renewed = ""
         self.proven = not config.trial  # whether it has answered a call as the module itself did
         self._outdated = False
@@ -153,8 +150,20 @@ class ServedClass:
             self._prepared.refresh()
 
 
-def tier_0_executor(graph: Graph, engine: TorchEngine, config: Config) -> Executor:
-    return Executor(trivial_plan(graph), engine, config)
+def _executor(graph: Graph, config: Config) -> Executor:
+    if not config.native:
+        return Executor(trivial_plan(graph), ENGINE, config)
+    from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
+
+    return native_executor(graph, ENGINE, config)
+
+
+def _native_form(graph: Graph, config: Config) -> Graph:
+    if not config.native:
+        return graph
+    from hotfuse.runtime.native import prepared_graph
+
+    return prepared_graph(graph, config)
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -171,7 +180,7 @@ def serve(
     """Make a captured program ready to answer, with weights read from `module`."""
     if program.ran is not None:
         guard = replace(guard, watch=guard.watch.narrowed(program.ran, program.facts, pace))
-    graph = prepared_graph(program.graph, config) if config.native else program.graph
+    graph = _native_form(program.graph, config)
     hoisted = hoist(graph, {m.name for m in program.mutations if m.name})
     used = dict.fromkeys((*hoisted.main.weights, *hoisted.sources, *(form.name for form in program.returned_weights)))
     names = [n for n in used if n not in hoisted.prepared]
