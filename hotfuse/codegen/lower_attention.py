@@ -19,7 +19,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hotfuse.codegen.lower_rows import sizes_of
 from hotfuse.codegen.tile import (
     Access,
     Axis,
@@ -37,6 +36,7 @@ from hotfuse.codegen.tile import (
     Reduce,
     Store,
     TileProgram,
+    sizes_of,
 )
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec

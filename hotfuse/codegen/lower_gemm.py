@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hotfuse.codegen.body import Body, Given, Number, Read, Write
-from hotfuse.codegen.lower_rows import sizes_of
 from hotfuse.codegen.tile import (
     Access,
     Axis,
@@ -36,11 +35,13 @@ from hotfuse.codegen.tile import (
     Prefetch,
     Store,
     TileProgram,
+    sizes_of,
 )
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, ceildiv, maximum, minimum, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides, collapse
+from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import F32, F64, I64, DType, numel
 
 BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
@@ -59,7 +60,7 @@ class Packing:
     @property
     def whole(self) -> Dim:
         """Panels of full width."""
-        return self.n // self.panel if self.last != self.panel else ceildiv(self.n, self.panel)
+        return whole_panels(self.n, self.panel, self.last)
 
     @property
     def count(self) -> Dim:
@@ -208,10 +209,9 @@ class _Gemm:
 
     def _epilogue(self, acc: str, height: int, width: int) -> tuple[Instruction, ...]:
         packing, p = self.packing, symbol("p")
-        cut = not (isinstance(packing.n, int) and packing.n % packing.panel % max(width, 1) == 0 and width == packing.panel)
-        if width != packing.panel and isinstance(packing.n, int):
-            cut = packing.n % packing.panel != width
-        bounds = (Bound(p * packing.panel, 0, 1, packing.n),) if cut else ()
+        full = packing.last != packing.panel if width == packing.panel else False  # the rest has a panel of its own
+        fits = isinstance(packing.n, int) and (full or packing.n % packing.panel == width % packing.panel)
+        bounds = () if fits else (Bound(p * packing.panel, 0, 1, packing.n),)
         written: list[Instruction] = []
         blocks: dict[str, str] = {}
 

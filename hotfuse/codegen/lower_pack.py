@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hotfuse.codegen.lower_rows import sizes_of
-from hotfuse.codegen.tile import Access, Axis, Bound, Buffer, For, Instruction, Load, Store, TileProgram
+from hotfuse.codegen.tile import Access, Axis, Bound, Buffer, For, Instruction, Load, Store, TileProgram, sizes_of
 from hotfuse.ir.dim import Dim, ceildiv, maximum, minimum, symbol
 from hotfuse.ir.layout import Layout
+from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import DType
 
 ROWS = 64  # of a task
@@ -48,7 +48,7 @@ def lower_pack(
             ),
         )
 
-    count, whole = ceildiv(n, panel), n // panel if last != panel else ceildiv(n, panel)
+    count, whole = ceildiv(n, panel), whole_panels(n, panel, last)
     body: list[Instruction] = []
     if whole != 0:
         body.append(panels(j, j + 1 if whole == count else minimum(j + 1, whole), panel))

@@ -36,12 +36,12 @@ from hotfuse.codegen.tile import (
     Reduce,
     Store,
     TileProgram,
+    sizes_of,
     uses,
-    walk,
 )
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec
-from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, minimum, symbol, symbols_of
+from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, minimum, symbol
 from hotfuse.ir.layout import collapse
 from hotfuse.ir.types import BOOL, I64, DType, Shape, numel
 
@@ -127,27 +127,6 @@ def _short(cols: Dim, lanes: int) -> bool:
     return isinstance(cols, int) and cols <= 32 * lanes
 
 
-def sizes_of(buffers: Sequence[Buffer], grid: Sequence[Axis], body: Sequence[Instruction]) -> tuple[str, ...]:
-    """The symbols that a program needs from outside: all it names but grid and loop variables and indices."""
-    dims: list[Dim] = [b.size for b in buffers] + [a.count for a in grid]
-    own = {a.var for a in grid}
-    for it in walk(tuple(body)):
-        match it:
-            case Load(_, at) | Store(at) | Index(_, at):
-                dims += [at.offset, at.rows, at.cols, *(d for b in at.bounds for d in (b.start, b.limit))]
-                if isinstance(it, Index):
-                    dims.append(it.limit)
-                    own.add(it.name)
-            case Iota():
-                dims.append(it.start)
-            case For():
-                dims += [it.start, it.stop]
-                own.add(it.var)
-            case _:
-                pass
-    return tuple(sorted({s.name for s in symbols_of(dims)} - own))
-
-
 def _buffers(body: Body, dtypes: Callable[[str], tuple[DType, Dim]]) -> tuple[Buffer, ...]:
     read = dict.fromkeys(
         root for s in body.steps if isinstance(s, Read) for root in (s.root, *(look.root for look in s.lookups))
@@ -176,6 +155,7 @@ class _Rows:
         self.by_name: dict[str, Step] = {s.name: s for s in self.body.steps}
         self.scratch: list[Buffer] = []
         self.note = ""
+        self._in_registers = False  # a row is one block, without a loop over columns
         self._numbers = itertools.count()
         self._varying: dict[str, bool] = {}
         self._depths: dict[str, int] = {}
@@ -214,11 +194,11 @@ class _Rows:
         cols = self.nest.shape[-1]
         top = _Scope()
         if isinstance(cols, int) and _short(cols, self.lanes) and cols <= 24 * self.lanes:
-            self.note = "a row is one block"
+            self.note, self._in_registers = "a row is one block", True
             whole = _Scope(top.written, {})
             for fold in folds:
                 self._fold_block(fold, whole)
-            self._write(whole, cols, 0)
+            self._write(whole, cols)
             return tuple(top.written)
         width = 4 * self.lanes
         deepest = max((self.depth(f.name) for f in folds), default=0)
@@ -347,13 +327,13 @@ class _Rows:
         name = whole.blocks[fold.name] = self.fresh()
         whole.written.append(Reduce(name, fold.op, 1, block))
 
-    def _write(self, whole: _Scope, cols: int, column: Dim) -> None:
+    def _write(self, whole: _Scope, cols: int) -> None:
         for write in self.body.writes:
             block = self._block(write.step, whole, cols, {}, set(), set())
             wide = write.strides[-1] != 0
             if wide and not self.varying(write.step):
                 block = self._spread(block, write.step, whole, cols)
-            at = self._at(write.root, write.offset, write.strides, cols if wide else 1, (), column)
+            at = self._at(write.root, write.offset, write.strides, cols if wide else 1, ())
             whole.written.append(Store(at, block))
 
     # steps as blocks
@@ -419,14 +399,12 @@ class _Rows:
         """Strides of scratch that holds one row."""
         return (0,) * (len(self.nest.shape) - 1) + (1,)
 
-    def _at(
-        self, root: str, offset: Dim, strides: Sequence[Dim], width: int, bounds: tuple[Bound, ...], column: Dim | None = None
-    ) -> Access:
+    def _at(self, root: str, offset: Dim, strides: Sequence[Dim], width: int, bounds: tuple[Bound, ...]) -> Access:
         *outer, last = strides
         for variable, stride in zip(self.variables, outer, strict=False):
             offset = offset + variable * stride
-        one_block = column is not None or self.note == "a row is one block"
-        offset = offset if one_block or width == 1 else offset + symbol("c") * last
+        if width > 1 and not self._in_registers:
+            offset = offset + symbol("c") * last
         return Access(root, offset, 0, last if width > 1 else 0, (1, width), bounds if width > 1 else ())
 
     def _inside(self, value: str, fold: Fold, scope: _Scope, width: int) -> str:

@@ -23,11 +23,11 @@ vector width, unrolling, prefetches, and which loops are the grid are annotation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hotfuse.ir.dim import Dim, ceildiv
+from hotfuse.ir.dim import Dim, ceildiv, symbols_of
 from hotfuse.ir.types import DType
 
 Block: TypeAlias = tuple[int, int]
@@ -252,3 +252,24 @@ def scratch_offsets(program: TileProgram) -> tuple[dict[str, Dim], Dim]:
         offsets[buffer.name] = total
         total = total + ceildiv(buffer.size * buffer.dtype.bytes, 64) * 64
     return offsets, total
+
+
+def sizes_of(buffers: Sequence[Buffer], grid: Sequence[Axis], body: Sequence[Instruction]) -> tuple[str, ...]:
+    """The symbols that a program needs from outside: all it names but grid and loop variables and indices."""
+    dims: list[Dim] = [b.size for b in buffers] + [a.count for a in grid]
+    own = {a.var for a in grid}
+    for it in walk(tuple(body)):
+        match it:
+            case Load(_, at) | Store(at) | Index(_, at):
+                dims += [at.offset, at.rows, at.cols, *(d for b in at.bounds for d in (b.start, b.limit))]
+                if isinstance(it, Index):
+                    dims.append(it.limit)
+                    own.add(it.name)
+            case Iota():
+                dims.append(it.start)
+            case For():
+                dims += [it.start, it.stop]
+                own.add(it.var)
+            case _:
+                pass
+    return tuple(sorted({s.name for s in symbols_of(dims)} - own))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hotfuse.ir.dim import Dim, lower_bound, maximum, minimum
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.ops.movement import even_sizes
-from hotfuse.ir.types import Shape, TensorType, numel
+from hotfuse.ir.types import Shape, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +184,6 @@ def _split(node: Node, source: Layout, values: Mapping[str, Value]) -> tuple[Lay
     return tuple(made)
 
 
-def is_contiguous(layout: Layout) -> bool:
-    return layout.offset == 0 and layout.strides == contiguous_strides(layout.shape)
-
-
 def collapse(shape: Shape, many: Sequence[Sequence[Dim]], kinds: Sequence[object] | None = None) -> list[list[int]]:
     """Runs of axes of `shape` that every list of strides walks evenly, so that each run can be one axis. Axes of different
     `kinds` stay apart; those of size 1 join any run."""
@@ -201,7 +197,3 @@ def collapse(shape: Shape, many: Sequence[Sequence[Dim]], kinds: Sequence[object
                 continue
         runs.append([axis])
     return runs
-
-
-def elements(shape: Shape) -> Dim:
-    return numel(shape)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hotfuse.ir.builder import GraphBuilder, int64
 from hotfuse.ir.dim import symbol
-from hotfuse.ir.layout import Layout, broadcast_strides, collapse, contiguous_strides, is_contiguous, layouts, plain, reshaped
+from hotfuse.ir.layout import Layout, broadcast_strides, collapse, contiguous_strides, layouts, plain, reshaped
 from hotfuse.ir.types import F32, tensor
 
 S = symbol("s")
@@ -105,9 +105,3 @@ def test_reshaping_a_strided_view_agrees_with_numpy(data: st.DataObject) -> None
         np.testing.assert_array_equal(read_through(layout, memory), array.reshape(wanted))
     elif array.flags.c_contiguous:
         pytest.fail(f"contiguous memory of shape {array.shape} was not seen as {wanted}")
-
-
-def test_contiguity() -> None:
-    assert is_contiguous(plain("x", (2, S, 3)))
-    assert not is_contiguous(Layout("x", 3, (2, 3), (3, 1)))
-    assert not is_contiguous(Layout("x", 0, (2, 3), (1, 2)))

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,13 +15,12 @@ import torch
 import torch.nn.functional as F
 
 import hotfuse
-from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError
 from hotfuse.frontends import torch_skeleton, torch_watch
 from hotfuse.frontends.torch_skeleton import make_skeleton
 from hotfuse.frontends.torch_watch import ModuleWatch, same_state
 from hotfuse.pace import REST_S, WORK_S, Unhurried, hurry
-from hotfuse.runtime import torch_capture, torch_serving
+from hotfuse.runtime import torch_serving
 from hotfuse.runtime.patience import LEAST_CALLS, MOST_CALLS, Patience
 from hotfuse.runtime.torch_module import controls
 from hotfuse.runtime.torch_serving import LOOK_EVERY
@@ -447,59 +445,3 @@ def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkey
     assert len(controls(fast).controller.classes) == 1
     assert bool(made) == rests
     assert all(pace.pieces for pace in made)
-
-
-# what is left behind
-
-
-def all_gone(references: list[weakref.ref[Any]]) -> bool:
-    """Whether nobody holds these objects, once whoever finished the last capture had time to go on."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(reference() is not None for reference in references):
-        gc.collect()
-        time.sleep(0.01)
-    return all(reference() is None for reference in references)
-
-
-def test_models_that_were_captured_are_let_go() -> None:
-    models: list[weakref.ref[Any]] = []
-    for _ in range(2):
-        model = Tanh()
-        models.append(weakref.ref(model))
-        fast = hotfuse.compile(model, wait=True)
-        fast(X)
-        fast.close()
-        del fast, model
-    assert all_gone(models)
-
-
-@pytest.mark.parametrize("urgent", [True, False])
-def test_jobs_that_failed_are_let_go(urgent: bool) -> None:
-    class Asked:
-        def __init__(self) -> None:
-            self.done = threading.Event()
-
-        def make(self) -> bytes:
-            raise CaptureError("planted")
-
-        def finish(self, found: Any) -> None:
-            self.done.set()
-
-    asked = Asked()
-    torch_capture.submit(torch_capture.make_job(asked.make, asked.finish, Config()), urgent)
-    assert asked.done.wait(10)
-    reference = weakref.ref(asked)
-    del asked
-    assert all_gone([reference])
-
-
-def test_classes_of_wrappers_are_let_go() -> None:
-    class Short(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    kind = weakref.ref(type(hotfuse.compile(Short())))
-    original = weakref.ref(Short)
-    del Short
-    gc.collect()
-    assert (kind(), original()) == (None, None)

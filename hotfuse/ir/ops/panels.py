@@ -23,9 +23,14 @@ Array = np.ndarray[Any, Any]
 _LINE = 64  # bytes: vectors of a panel that cross a cache line cost twice
 
 
+def whole_panels(n: Dim, panel: int, last: int) -> Dim:
+    """Panels of full width."""
+    return ceildiv(n, panel) if last == panel else n // panel
+
+
 def packed_columns(n: Dim, panel: int, last: int) -> Dim:
     """Columns with what is added to fill panels."""
-    return ceildiv(n, panel) * panel if last == panel else n // panel * panel + last
+    return whole_panels(n, panel, last) * panel + (0 if last == panel else last)
 
 
 def pack(y: Array, *, panel: int, last: int) -> Array:
