@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 CODE = hotfuse tests benchmarks
+# As pip does for a package that it copies: without it every start compiles the sources where Python may not write bytecode.
+BYTECODE = .venv/bin/python -m compileall -q hotfuse
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +58,7 @@ clean: ## remove the environments and caches that these targets made
 .venv/core.stamp: pyproject.toml | .venv/bin/python
 	@echo "Installing hotfuse into .venv"
 	@$(PIP) -e .
+	@$(BYTECODE)
 	@touch $@
 
 # torch comes first and by its exact version: what depends on it would otherwise pull in another one.
@@ -63,6 +66,7 @@ clean: ## remove the environments and caches that these targets made
 	@echo "Installing torch and the development tools into .venv"
 	@$(PIP) torch==2.13.0
 	@$(PIP) -e '.[dev]'
+	@$(BYTECODE)
 	@touch .venv/core.stamp $@
 
 .PHONY: help demo test test-all test-pythons conformance lint format typecheck setup clean
