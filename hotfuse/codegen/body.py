@@ -51,6 +51,19 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """The sum of a * b over `length` steps of k, by which a moves `a_step` elements and b `b_step`."""
+
+    name: str
+    a: Read
+    b: Read
+    length: Dim
+    a_step: Dim
+    b_step: Dim
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class Number:
     """A size as a number of type `dtype`."""
 
@@ -70,6 +83,24 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """The running fold of `arg` along the one folded axis; an exclusive one leaves out the point itself."""
+
+    name: str
+    op: str
+    arg: str
+    dtype: DType
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The number of a point along the folded axes."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """A step's value that goes to memory: to the value `root`, or to a part of it."""
 
@@ -80,7 +111,16 @@ class Write:
     offset: Dim = 0
 
 
-Step: TypeAlias = Read | Given | Number | Fold | Map | Cast | Fill
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Only points where 0 <= start + strides . point < limit are real: nothing is read or written at others."""
+
+    start: Dim
+    strides: tuple[int, ...]
+    limit: Dim
+
+
+Step: TypeAlias = Read | Given | Product | Number | Fold | Scan | Place | Map | Cast | Fill
 
 
 @dataclass(frozen=True)
@@ -89,6 +129,7 @@ class Body:
     folded: int
     steps: tuple[Step, ...]
     writes: tuple[Write, ...]
+    limits: tuple[Limit, ...] = ()
 
 
 class BodyBuilder:

@@ -2,7 +2,8 @@
 
 Beyond the results it finds what a check of the text cannot: an access outside its buffer (memory is never touched there), two
 tasks that store one element, a task that reads what another stored, two elements of a block stored at one place. Scratch is
-poisoned before each task, and tasks run in an order shuffled by a seed, so that a program that relies on either shows.
+poisoned before each task, and tasks and the turns of free loops run in an order shuffled by a seed, so that a program that
+relies on either shows.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def run(program: TileProgram, buffers: Mapping[str, Array], sizes: Mapping[str, 
             )
     memory = {b.name: _checked(b, buffers, env) for b in program.arguments}
     counts = [max(evaluate(axis.count, env), 0) for axis in program.grid]
-    machine = _Machine(program, memory, env)
-    for task in np.random.default_rng(seed).permutation(int(np.prod(counts, dtype=np.int64))).tolist():
+    order = np.random.default_rng(seed)
+    machine = _Machine(program, memory, env, order)
+    for task in order.permutation(int(np.prod(counts, dtype=np.int64))).tolist():
         machine.start(task)
         machine.env.update(zip((a.var for a in program.grid), _point(task, counts), strict=True))
         with np.errstate(all="ignore"):
@@ -122,11 +124,14 @@ def poison(dtype: DType, elements: int) -> Array:
 class _Machine:
     """State: memory, the task that stored each output element, and the blocks and numbers of the task that runs."""
 
-    def __init__(self, program: TileProgram, memory: dict[str, Array], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, program: TileProgram, memory: dict[str, Array], sizes: Mapping[str, int], order: np.random.Generator
+    ) -> None:
         self.program = program
         self.memory = memory
         self.owners = {b.name: np.full(memory[b.name].size, _NOBODY) for b in program.arguments if b.kind == "output"}
         self.sizes = sizes
+        self.order = order
         self.env: dict[str, int] = {}
         self.blocks: dict[str, Array] = {}
         self.task = 0
@@ -174,7 +179,8 @@ class _Machine:
 
     def loop(self, it: For) -> None:
         turn = {c.name: self.blocks[c.init] for c in it.carry}
-        for value in range(evaluate(it.start, self.env), evaluate(it.stop, self.env), it.step):
+        turns = range(evaluate(it.start, self.env), evaluate(it.stop, self.env), it.step)
+        for value in self.order.permutation(turns).tolist() if it.free else turns:
             self.env[it.var] = value
             self.blocks.update(turn)
             self.body(it.body)

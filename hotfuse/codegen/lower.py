@@ -136,7 +136,7 @@ def _builder(names: _Renamed, domain: tuple[Dim, ...], folded: int) -> BodyBuild
     return BodyBuilder(names.values, names.layouts, domain, folded)
 
 
-def _product(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+def _product(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> tuple[TileProgram, ...]:
     node = next(n for n in group.nodes if n.op == "panel_matmul")
     domain = names.type(node.id).shape
     assert domain is not None

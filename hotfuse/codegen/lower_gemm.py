@@ -1,48 +1,35 @@
 """Matrix products: panels of packed columns against tiles of rows, with the group's elementwise steps on the accumulators.
 
+The plain program has a task for each row, panel and column of the panel, and a loop over k. The schedule makes of it
+
     for each panel of columns, for each chunk of rows (one task):
         for each tile of rows:                       rows x panel accumulators, in registers
             for k: accumulators += a[rows, k] * b[k, panel]
             epilogue on the accumulators, store
 
 b is packed: panel by panel, and in a panel row after row, so that the inner loop reads it from front to back. The last panel is
-as narrow as vectors allow. Long sums are made of parts, for their accuracy. While a panel is in use the next one is fetched
-into the second-level cache, a piece at each step of k. Rows that do not fill a tile go through lower tiles, down to one row, so
-that thin products have their own schedule.
+as narrow as vectors allow, and a program of its own. Long sums are made of parts, for their accuracy. While a panel is in use
+the next one is fetched into the second-level cache, a piece at each step of k. Rows that do not fill a tile go through lower
+tiles, down to one row, so that thin products have their own schedule.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hotfuse.codegen.body import Body, Given, Number, Read, Write
-from hotfuse.codegen.tile import (
-    Access,
-    Axis,
-    Bound,
-    Buffer,
-    Carry,
-    Cast,
-    Dot,
-    Fill,
-    For,
-    Instruction,
-    Iota,
-    Load,
-    Map,
-    Prefetch,
-    Store,
-    TileProgram,
-    sizes_of,
-)
+from hotfuse.codegen.body import Body, Given, Limit, Product, Read, Step
+from hotfuse.codegen.loop_order import ProductOrder, order_product
+from hotfuse.codegen.nest import Info, joined, make_nest
+from hotfuse.codegen.schedule import coarsen, has_loop, in_parts, inline, peel, prefetch, prune, reorder
+from hotfuse.codegen.tile import Access, TileProgram
+from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec
-from hotfuse.ir.dim import Dim, ceildiv, maximum, minimum, symbol
-from hotfuse.ir.layout import Layout, broadcast_strides, collapse
+from hotfuse.ir.dim import Dim, symbol
+from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.ops.panels import whole_panels
-from hotfuse.ir.types import F32, F64, I64, DType, numel
+from hotfuse.ir.types import F32, F64, DType
 
 BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
 
@@ -62,192 +49,113 @@ class Packing:
         """Panels of full width."""
         return whole_panels(self.n, self.panel, self.last)
 
-    @property
-    def count(self) -> Dim:
-        return ceildiv(self.n, self.panel)
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """Rows of a tile, columns of a panel, tiles of a chunk: see `loop_order`."""
-
-    rows: int
-    panel: int
-    tiles: int
-    reason: str = ""
-
-
-def tiling_for(spec: Spec, k: Dim, n: Dim, dtype: DType) -> Tiling:
-    """Accumulators fill the registers but for a panel row and a broadcast."""
-    lanes = spec.vector_bytes // dtype.bytes
-    vectors = 3 if spec.vector_registers >= 32 else 2
-    rows = (spec.vector_registers - vectors - 1) // vectors
-    rows = min(rows, 8 if vectors == 3 else 6)
-    if isinstance(n, int) and n < vectors * lanes:
-        vectors = max(1, -(-n // lanes))
-    return Tiling(rows, vectors * lanes, 8, f"{rows} x {vectors} accumulators of {spec.vector_registers} registers")
-
 
 def lower_gemm(
-    name: str,
-    a: Layout,
-    packing: Packing,
-    dtype: DType,
-    body: Body,
-    info: Callable[[str], tuple[DType, Dim]],
-    spec: Spec,
-) -> TileProgram:
-    """The program of a product and of a body over its result, whose one given block is the product."""
+    name: str, a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, spec: Spec
+) -> tuple[TileProgram, ...]:
+    """The programs, side by side, of a product and of a body over its result, whose one given block is the product."""
     if dtype not in (F32, F64):
         raise TileError(f"products of {dtype} are left to tier 0")
-    if a.strides[-1] != 1 and packing.k != 1:
-        raise TileError("the rows of the first operand are not contiguous")
-    tiling = tiling_for(spec, packing.k, packing.n, dtype)
-    return _Gemm(a, dtype, body, packing, tiling).program(name, info)
+    if any(isinstance(s, Read) and s.lookups for s in body.steps):
+        raise TileError("a gather in the epilogue of a product is left to tier 0")
+    programs = []
+    if packing.whole != 0:
+        programs.append(_program(name, _paneled(a, packing, dtype, body, info, 0, packing.whole, packing.panel), info, spec))
+    if packing.last != packing.panel:
+        programs.append(_program(name, _paneled(a, packing, dtype, body, info, packing.whole, 1, packing.last), info, spec))
+    return tuple(programs)
 
 
-class _Gemm:
-    """Writes the program. State: fresh names, and the accesses over joined axes."""
+def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, first: Dim, count: Dim, width: int) -> Body:
+    """The body over rows, panels and columns of a panel: `count` panels of `width` columns, from panel `first` on."""
+    rows, panel = body.domain[:-1], packing.panel
+    domain = (*rows, count, width)
 
-    def __init__(self, a: Layout, dtype: DType, body: Body, packing: Packing, tiling: Tiling) -> None:
-        self.dtype, self.packing, self.tiling = dtype, packing, tiling
-        self._numbers = itertools.count()
-        domain = body.domain
-        rank = len(domain)
-        a_strides = (*broadcast_strides(Layout("", 0, a.shape[:-1], a.strides[:-1]), domain[:-1]), 0)
-        batches = Layout("", 0, packing.panels.shape[:-1], packing.panels.strides[:-1])
-        b_strides = (*broadcast_strides(batches, domain[:-2]), 0, 0)
-        many: list[Sequence[Dim]] = [a_strides, b_strides]
-        many += [x.strides for x in _reads(body)] + [x.strides for x in body.writes]
-        runs = collapse(domain, many, [axis == rank - 1 for axis in range(rank)])
-        if rank - 2 >= 0 and runs[-1] == [rank - 1] and len(runs) == 1:
-            runs.insert(0, [])
-        self.shape = tuple(numel(tuple(domain[x] for x in run)) for run in runs)
+    def split(strides: Sequence[Dim]) -> tuple[Dim, ...]:
+        return (*strides[:-1], strides[-1] * panel, strides[-1])
 
-        def along(strides: Sequence[Dim]) -> tuple[Dim, ...]:
-            return tuple(strides[run[-1]] if run else 0 for run in runs)
+    def moved(offset: Dim, strides: Sequence[Dim]) -> Dim:
+        return offset + first * panel * strides[-1]
 
-        self.a = Read("a", a.root, dtype, a.offset, along(a_strides))
-        self.matrices = along(b_strides)
-        self.steps = tuple(replace(s, strides=along(s.strides)) if isinstance(s, Read) else s for s in body.steps)
-        self.writes = tuple(replace(w, strides=along(w.strides)) for w in body.writes)
-        self.outer = [f"o{i}" for i in range(len(runs) - 2)]
-
-    def fresh(self) -> str:
-        return f"v{next(self._numbers)}"
-
-    def program(self, name: str, info: Callable[[str], tuple[DType, Dim]]) -> TileProgram:
-        *outer, rows, _ = self.shape
-        tiling, packing = self.tiling, self.packing
-        chunk = tiling.rows * tiling.tiles
-        first = symbol("i") * chunk
-        last = minimum(rows, first + chunk)
-        grid = (
-            *(Axis(v, size) for v, size in zip(self.outer, outer, strict=True)),
-            Axis("j", packing.count),
-            Axis("i", ceildiv(rows, chunk)),
-        )
-        body: list[Instruction] = []
-        if packing.whole != 0:
-            j = symbol("j")
-            end = j + 1 if packing.whole == packing.count else minimum(j + 1, packing.whole)
-            body.append(For("p", j, end, 1, self._rows(first, last, rows, packing.panel)))
-        if packing.last != packing.panel:
-            j = symbol("j")
-            body.append(For("p", maximum(j, packing.whole), j + 1, 1, self._rows(first, last, rows, packing.last)))
-        written = dict.fromkeys(w.root for w in self.writes)
-        read = dict.fromkeys([self.a.root, packing.panels.root, *(s.root for s in self.steps if isinstance(s, Read))])
-        buffers = (
-            *(Buffer(root, *info(root)) for root in read if root not in written),
-            *(Buffer(root, *info(root), "output") for root in written),
-        )
-        return TileProgram(name, sizes_of(buffers, grid, body), buffers, grid, tuple(body), (tiling.reason,))
-
-    def _rows(self, first: Dim, last: Dim, rows: Dim, width: int) -> tuple[Instruction, ...]:
-        """The tiles of a chunk: whole ones, then lower and lower ones for the rows that are left."""
-        loops: list[Instruction] = []
-        start, height = first, self.tiling.rows
-        while True:
-            stop = start + (last - start) // height * height
-            if stop != start and not (isinstance(rows, int) and rows < height):
-                loops.append(For("r", start, stop, height, self._tile(height, width, first)))
-            if height == 1 or stop == last or (isinstance(rows, int) and rows % height == 0):
-                return tuple(loops)
-            start, height = stop, (height + 1) // 2 if height != 3 else 1
-
-    def _tile(self, height: int, width: int, first: Dim) -> tuple[Instruction, ...]:
-        packing, r, k, p = self.packing, symbol("r"), symbol("k"), symbol("p")
-        zero, acc, next_acc, a, b = (self.fresh() for _ in range(5))
-        offset = self.a.offset
-        panel = packing.panels.offset + p * (packing.k * packing.panel)
-        for variable, stride, which in zip(self.outer, self.a.strides, self.matrices, strict=False):
-            offset = offset + symbol(variable) * stride
-            panel = panel + symbol(variable) * which
-        step = self.a.strides[-2]
-        turn: list[Instruction] = [
-            Load(a, Access(self.a.root, offset + r * step + k, step, 0, (height, 1))),
-            Load(b, Access(packing.panels.root, panel + k * width, 0, 1, (1, width))),
-            Dot(next_acc, a, b, acc),
-        ]
-        if height == self.tiling.rows and width % self.tiling.tiles == 0:
-            share = width // self.tiling.tiles  # of the next panel's rows, that this tile's steps fetch
-            tile = (r - first) // height
-            ahead = panel + packing.k * width + tile * (packing.k * share) + k * share
-            turn.insert(0, Prefetch(Access(packing.panels.root, ahead, 0, 1, (1, 1)), 2))
-        zeros = Fill(zero, self.dtype, (height, width), 0.0)
-        if isinstance(packing.k, int) and packing.k <= BLOCK:
-            return (
-                zeros,
-                For("k", 0, packing.k, 1, tuple(turn), (Carry(acc, zero, next_acc),)),
-                *self._epilogue(acc, height, width),
-            )
-        whole, after = self.fresh(), self.fresh()
-        start = symbol("kb")
-        part = For("k", start, minimum(packing.k, start + BLOCK), 1, tuple(turn), (Carry(acc, zero, next_acc),))
-        total = For("kb", 0, packing.k, BLOCK, (part, Map(after, "add", (whole, acc))), (Carry(whole, zero, after),))
-        return zeros, total, *self._epilogue(whole, height, width)
-
-    def _epilogue(self, acc: str, height: int, width: int) -> tuple[Instruction, ...]:
-        packing, p = self.packing, symbol("p")
-        full = packing.last != packing.panel if width == packing.panel else False  # the rest has a panel of its own
-        fits = isinstance(packing.n, int) and (full or packing.n % packing.panel == width % packing.panel)
-        bounds = () if fits else (Bound(p * packing.panel, 0, 1, packing.n),)
-        written: list[Instruction] = []
-        blocks: dict[str, str] = {}
-
-        def at(x: Read | Write, offset: Dim) -> Access:
-            for variable, stride in zip(self.outer, x.strides, strict=False):
-                offset = offset + symbol(variable) * stride
-            down, across = x.strides[-2], x.strides[-1]
-            offset = offset + symbol("r") * down + p * packing.panel * across
-            shape = (height if down != 0 else 1, width if across != 0 else 1)
-            return Access(x.root, offset, down, across, shape, bounds if across != 0 else ())
-
-        for step in self.steps:
-            name = self.fresh()
-            match step:
-                case Given():
-                    name = acc
-                case Read():
-                    if step.lookups:
-                        raise TileError("a gather in the epilogue of a product is left to tier 0")
-                    written.append(Load(name, at(step, step.offset)))
-                case Number():
-                    whole = self.fresh()
-                    written += [Iota(whole, I64, (1, 1), step.value, 0, 0), Cast(name, step.dtype, whole)]
-                case Fill():
-                    written.append(replace(step, name=name))
-                case Cast():
-                    written.append(Cast(name, step.dtype, blocks[step.arg]))
-                case Map():
-                    written.append(Map(name, step.op, tuple(blocks[x] for x in step.args)))
-                case _:
-                    raise TileError("folds over a product's result are a kernel of their own")
-            blocks[step.name] = name
-        for write in self.writes:
-            written.append(Store(at(write, write.offset), blocks[write.step]))
-        return tuple(written)
+    a_strides = broadcast_strides(Layout("", 0, a.shape[:-1], a.strides[:-1]), rows)
+    batches = Layout("", 0, packing.panels.shape[:-1], packing.panels.strides[:-1])
+    b_strides = broadcast_strides(batches, rows[:-1])
+    start = packing.panels.offset + first * (packing.k * panel)
+    product = Product(
+        "",
+        Read("", a.root, dtype, a.offset, (*a_strides, 0, 0)),
+        Read("", packing.panels.root, info(packing.panels.root)[0], start, (*b_strides, 0, packing.k * panel, 1)),
+        packing.k,
+        a.strides[-1],
+        width,
+        dtype,
+    )
+    steps: list[Step] = []
+    for step in body.steps:
+        match step:
+            case Given():
+                steps.append(replace(product, name=step.name))
+            case Read():
+                steps.append(replace(step, offset=moved(step.offset, step.strides), strides=split(step.strides)))
+            case _:
+                steps.append(step)
+    writes = tuple(replace(w, offset=moved(w.offset, w.strides), strides=split(w.strides)) for w in body.writes)
+    fits = isinstance(packing.n, int) and isinstance(first, int) and isinstance(count, int)
+    fits = fits and (first + count - 1) * panel + width <= packing.n  # type: ignore[operator]
+    limits = () if fits else (Limit(first * panel, (*(0,) * len(rows), panel, 1), packing.n),)
+    return Body(domain, 0, tuple(steps), writes, limits)
 
 
-def _reads(body: Body) -> list[Read]:
-    return [s for s in body.steps if isinstance(s, Read)]
+def _program(name: str, paneled: Body, info: Info, spec: Spec) -> TileProgram:
+    body = joined(paneled, apart=2)
+    product = next(s for s in body.steps if isinstance(s, Product))
+    nest = make_nest(name, body, info, keep=False)
+    *outer, rows, panels, columns = nest.kept if len(nest.kept) > 2 else ("", *nest.kept)
+    width = body.domain[-1]
+    assert isinstance(width, int)
+    order = order_product(body, product, spec)
+    program = coarsen(nest.program, columns, width)
+    program = inline(widen(program, columns, width, axis=1), columns)
+    if not isinstance(product.length, int) or product.length > BLOCK:
+        program = in_parts(program, "k", BLOCK)
+    program = coarsen(program, rows, order.chunk)
+    program = _tiles(program, rows, order)
+    program = _fetch_ahead(program, product, [*outer, rows, panels], rows, width, order)
+    grid = {a.var for a in program.grid}
+    program = reorder(program, [v for v in (*outer, *_in_order(order, panels, f"{rows}.t")) if v in grid])
+    return replace(prune(program), notes=(order.reason,))
+
+
+def _in_order(order: ProductOrder, panels: str, chunks: str) -> tuple[str, str]:
+    return (panels, chunks) if order.panels_outside else (chunks, panels)
+
+
+def _tiles(program: TileProgram, rows: str, order: ProductOrder) -> TileProgram:
+    """Tiles of rows: whole ones, then lower and lower ones for the rows that are left."""
+    loop, height = rows, order.rows
+    while has_loop(program, loop):
+        if height == 1:
+            return program
+        rest = f"{rows}.{height}"
+        program = peel(program, loop, height, rest)
+        if has_loop(program, loop):
+            program = widen(program, loop, height, axis=0)
+        loop, height = rest, (height + 1) // 2 if height != 3 else 1
+    return program
+
+
+def _fetch_ahead(
+    program: TileProgram, product: Product, variables: Sequence[str], rows: str, width: int, order: ProductOrder
+) -> TileProgram:
+    """While the tall tiles of a chunk use a panel, each fetches its share of the next one."""
+    tiles = order.chunk // order.rows
+    if width % tiles or not has_loop(program, "k") or not has_loop(program, rows):
+        return program
+    share, k = width // tiles, symbol("k")
+    panel = product.b.offset
+    for variable, stride in zip(variables, product.b.strides, strict=False):
+        panel = panel + symbol(variable) * stride
+    first = symbol(f"{rows}.t") * order.chunk if f"{rows}.t" in {a.var for a in program.grid} else 0
+    tile = (symbol(rows) - first) // order.rows
+    ahead = panel + product.length * width + tile * (product.length * share) + k * share
+    return prefetch(program, "k", Access(product.b.root, ahead, 0, 1, (1, share)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotfuse.codegen.lower_gemm import tiling_for
+from hotfuse.codegen.loop_order import tile_of
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Node, Value
@@ -31,8 +31,8 @@ def _product(draft: Draft, x: Value, y: Value, spec: Spec) -> Value | None:
     a, b = _matrix(x), _matrix(y)
     if a is None or b is None or b.shape is None:
         return None
-    k, n = b.shape[-2:]
-    panel = tiling_for(spec, k, n, a.dtype).panel
+    n = b.shape[-1]
+    _, panel = tile_of(spec, n, a.dtype)
     lanes = spec.vector_bytes // a.dtype.bytes
     last = -(-(n % panel) // lanes) * lanes if isinstance(n, int) and n % panel else panel
     panels = draft.add("pack", y, panel=panel, last=last)

@@ -35,6 +35,8 @@ NUMBERS = (*FLOATS, *WHOLE)
 BITS = (*WHOLE, "bool")
 ANY_KIND = (*NUMBERS, "bool")
 
+FOLDS = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}  # what joins two results of each
+
 # Functions of scalar bodies (`ir/ops/elementwise.SCALAR_FUNCTIONS`) that have no operation here; such operators run at tier 0.
 NOT_OFFERED = ("lgamma", "digamma")
 
@@ -185,3 +187,14 @@ def result_dtype(name: str, dtypes: Sequence[DType]) -> DType:
     if rest[0].kind not in op.kinds:
         raise TileError(f"{name} is not defined for {rest[0]}")
     return BOOL if op.is_test else rest[0]
+
+
+def neutral(fold: str, dtype: DType) -> float:
+    """The number that a fold begins with: joined with any other, it gives that other one."""
+    if fold in ("max", "min") and not dtype.is_float and dtype.kind != "bool":
+        signed = dtype.kind == "int"
+        low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if signed else (0, (1 << dtype.bits) - 1)
+        return low if fold == "max" else high
+    if fold in ("max", "min") and dtype == BOOL:
+        return 0 if fold == "max" else 1
+    return {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf"), "any": 0, "all": 1}[fold]

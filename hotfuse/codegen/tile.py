@@ -15,7 +15,7 @@ and integers read by `Index`. Sizes are run-time arguments; a size that is a pla
     name = fill dtype shape value     name = iota dtype shape start rows cols
     name = map op args                name = cast dtype arg
     name = dot a b acc                name = reduce op axis arg
-    name = index access limit         for var from start to stop step n carry ... { body }
+    name = index access limit         for var in [start : stop : step] carry ... { body }
 
 Blocks of one `map` broadcast together where an extent is 1. What a program computes does not depend on how it is scheduled:
 vector width, unrolling, prefetches, and which loops are the grid are annotations that `codegen/schedule` rewrites.
@@ -169,7 +169,8 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """var = start, start + step, ... while var < stop. `unroll` turns are written out at a time; the result is the same."""
+    """var = start, start + step, ... while var < stop. `unroll` turns are written out at a time; the result is the same.
+    The turns of a `free` loop do not touch each other's results, like tasks: they may run in any order, or at once."""
 
     var: str
     start: Dim
@@ -178,6 +179,7 @@ class For:
     body: tuple[Instruction, ...]
     carry: tuple[Carry, ...] = ()
     unroll: int = 1
+    free: bool = False
 
 
 Instruction: TypeAlias = Load | Store | Prefetch | Fill | Iota | Map | Cast | Dot | Reduce | Index | For

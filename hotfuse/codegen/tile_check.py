@@ -4,7 +4,7 @@
            variables do not hide anything (loops after one another may share one)
   sizes    dims name only sizes, grid and loop variables and indices that are known there
   types    `tile_types`
-  loops    the step is above 0, and `unroll` too
+  loops    the step is above 0, and `unroll` too; a free loop carries nothing
   memory   `tile_memory`: only output and scratch are stored to; and where that can be decided, accesses stay inside their
            buffers, scratch is written before it is read, and no two tasks store the same element
 
@@ -112,6 +112,8 @@ class _Names:
             raise TileError(f"{where}: the step is {it.step}; it must be above 0")
         if it.unroll < 1:
             raise TileError(f"{where}: unroll is {it.unroll}; it must be above 0")
+        if it.free and it.carry:
+            raise TileError(f"{where}: a loop that carries {it.carry[0].name} from turn to turn is not free")
         _check_name(it.var)
         self.use((c.init for c in it.carry), where)
         if it.var in self.symbols | self.blocks:

@@ -314,9 +314,10 @@ class _Reader:
             line.expect("(")
             carry = line.several(line.carry, ")")
         unroll = line.integer() if line.accept("unroll") else 1
+        free = line.accept("free")
         line.expect("{")
         line.end()
-        return For(var, start, stop, step, self.body(depth), carry, unroll)
+        return For(var, start, stop, step, self.body(depth), carry, unroll, free)
 
 
 def _without_comment(line: str) -> str:

@@ -22,6 +22,9 @@ program scaled_rows {
   for k in [0 : n : 16] carry (acc = z -> s, top = r -> q) unroll 2 {
     ...
   }
+  for r in [0 : m : 1] free {                        its turns may run in any order
+    ...
+  }
 }
 """
 
@@ -84,10 +87,11 @@ def show(instruction: Instruction) -> str:
             return f"{name} = reduce {op} {axis} {arg}"
         case Index(name, at, limit):
             return f"{name} = index {show_access(at)} limit {limit}"
-        case For(var, start, stop, step, _, carry, unroll):
+        case For(var, start, stop, step, _, carry, unroll, free):
             carried = ", ".join(f"{c.name} = {c.init} -> {c.next}" for c in carry)
             head = f"for {var} in [{start} : {stop} : {step}]"
-            return head + (f" carry ({carried})" if carry else "") + (f" unroll {unroll}" if unroll != 1 else "")
+            tail = (f" unroll {unroll}" if unroll != 1 else "") + (" free" if free else "")
+            return head + (f" carry ({carried})" if carry else "") + tail
 
 
 def show_access(at: Access) -> str:

@@ -325,5 +325,5 @@ def test_rows_without_columns_are_tier_0s() -> None:
     def make(b: Any, x: Any) -> Any:
         return b.add("reduce_sum", x, axes=(1,), keepdims=False)
 
-    with pytest.raises(TileError, match="without columns"):
+    with pytest.raises(TileError, match="without points"):
         recipes(graph_of(make, {"x": tensor(F32, B, 0)}))

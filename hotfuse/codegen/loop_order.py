@@ -1,0 +1,141 @@
+"""Which way the loops run, and how large their tiles are: the choice that decides how often memory is touched.
+
+The model counts, for each candidate, the bytes that cross from one level of memory to the next, and divides them by what that
+level gives; the cheapest candidate wins, and the reason goes into the program's notes.
+
+Rows. A vector along an axis reads `neighbours` (stride 1) at the price of their bytes, and anything else element by element, a
+cache line each. So vectors run along the axis where the accesses of a point cost least:
+
+    cost(axis) = sum over accesses of    0 where the stride is 0,    its bytes where it is 1,    a line of 64 bytes otherwise
+
+Products. Accumulators fill the registers but for a row of the panel and a broadcast: of rows x vectors tiles that is the one
+with the most multiplications for each load. Two orders of tasks compete, with the bytes that they fetch from beyond the
+second-level cache (of k x n weights b and m x k rows a, with panels of `panel` columns and chunks of `chunk` rows):
+
+    panels outside:  b once, and a for every panel, unless a core's half of the cache holds all of a
+    chunks outside:  a once, and b for every chunk
+
+Results that together exceed the last-level cache are stored past it: they would be written back from there before anyone reads
+them, and a store that goes through the cache reads the line first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotfuse.codegen.body import Body, Product, Scan
+from hotfuse.codegen.nest import Info, accesses, reads
+from hotfuse.hardware.spec import Spec
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.types import DType
+
+LINE = 64
+BLOCK_VECTORS = 4  # of a long row at a time: enough independent work to hide the latency of each
+CHUNK_TILES = 8  # tiles of rows in a task
+WHOLE_VECTORS = 24  # of a short row, which is then one block
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Vectors along an axis of the joined domain (None: single elements), `width` elements at a time or the axis as a whole."""
+
+    axis: int | None
+    along_walks: bool
+    width: int
+    is_whole: bool
+    streamed: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
+    """The order for a joined body."""
+    kept = len(body.domain) - body.folded
+    lanes = spec.vector_bytes // 4
+    costs = {axis: _row_cost(body, axis) for axis in _candidates(body, kept)}
+    streamed = _streamed(body, info, spec)
+    reasons: list[str] = [f"{', '.join(streamed)} past the caches: more than {spec.l3_bytes} bytes"] if streamed else []
+    if not costs:
+        return RowOrder(None, False, 1, False, streamed, (*reasons, "single elements: no axis has neighbours for vectors"))
+    best = min(costs, key=lambda axis: (costs[axis], -axis))
+    size = body.domain[best]
+    along_walks = best >= kept
+    most = WHOLE_VECTORS if along_walks else 32
+    is_whole = isinstance(size, int) and size <= most * lanes and (body.folded == 1 or not along_walks)
+    shown = ", ".join(f"axis {axis}: {costs[axis]}" for axis in costs)
+    how = "a row is one block" if is_whole else f"{BLOCK_VECTORS * lanes} elements at a time"
+    reasons.insert(0, f"vectors along axis {best} of {_shape(body)}, {how}; bytes a point touches by axis: {shown}")
+    return RowOrder(best, along_walks, BLOCK_VECTORS * lanes, is_whole, streamed, tuple(reasons))
+
+
+@dataclass(frozen=True)
+class ProductOrder:
+    """Rows of a tile, rows of a chunk (a task), and whether tasks go through all chunks of a panel first."""
+
+    rows: int
+    chunk: int
+    panels_outside: bool
+    reason: str
+
+
+def tile_of(spec: Spec, n: Dim, dtype: DType) -> tuple[int, int]:
+    """Rows and columns of a register tile, for products of n columns."""
+    lanes = spec.vector_bytes // dtype.bytes
+    vectors = 3 if spec.vector_registers >= 32 else 2
+    rows = min((spec.vector_registers - vectors - 1) // vectors, 8 if vectors == 3 else 6)
+    if isinstance(n, int) and n < vectors * lanes:
+        vectors = max(1, -(-n // lanes))
+    return rows, vectors * lanes
+
+
+def order_product(body: Body, product: Product, spec: Spec) -> ProductOrder:
+    """The order of a product over a joined domain of rows, panels and columns of a panel."""
+    *_, panels, width = body.domain
+    rows, _ = tile_of(spec, panels * width, product.dtype)
+    m = body.domain[-3] if len(body.domain) > 2 else 1
+    tiles = min(CHUNK_TILES, -(-m // rows)) if isinstance(m, int) else CHUNK_TILES
+    chunk = rows * tiles
+    size = product.dtype.bytes
+    tile = f"{rows} x {width} accumulators of {spec.vector_registers} registers"
+    if not (isinstance(m, int) and isinstance(panels, int) and isinstance(product.length, int) and isinstance(width, int)):
+        return ProductOrder(rows, chunk, True, f"{tile}; panels outside, as rows are not known and weights move once then")
+    a, b = m * product.length * size, product.length * panels * width * size
+    inside = b + (a if a <= spec.l2_bytes // 2 else a * panels)
+    outside = a + b * -(-m // chunk)
+    panels_outside = inside <= outside
+    words = f"panels outside fetch {inside} bytes, chunks outside {outside}"
+    return ProductOrder(rows, chunk, panels_outside, f"{tile}; {words}")
+
+
+def _shape(body: Body) -> str:
+    return "x".join(str(d) for d in body.domain)
+
+
+def _candidates(body: Body, kept: int) -> list[int]:
+    """Axes that vectors may run along: no index differs along them, every write moves, and no running total does."""
+    scans = any(isinstance(s, Scan) for s in body.steps)
+    looks = [k for r in reads(body) for k in r.lookups]
+    last_folded = len(body.domain) - 1 if body.folded and not scans else None
+    found = []
+    for axis in [*range(kept), *([] if last_folded is None else [last_folded])]:
+        if any(k.strides[axis] != 0 for k in looks) or body.domain[axis] == 1:
+            continue
+        if axis < kept and any(w.strides[axis] == 0 for w in body.writes):
+            continue
+        found.append(axis)
+    return found
+
+
+def _row_cost(body: Body, axis: int) -> int:
+    return sum(_touched(a.strides[axis], a.dtype.bytes) for a in accesses(body))
+
+
+def _touched(stride: Dim, size: int) -> int:
+    return 0 if stride == 0 else size if stride == 1 else LINE
+
+
+def _streamed(body: Body, info: Info, spec: Spec) -> tuple[str, ...]:
+    roots = dict.fromkeys(w.root for w in body.writes)
+    sizes = {root: info(root) for root in roots}
+    large = [r for r, (dtype, size) in sizes.items() if isinstance(size, int) and size * dtype.bytes > spec.l3_bytes]
+    read = {r.root for r in reads(body)}
+    return tuple(r for r in large if r not in read)

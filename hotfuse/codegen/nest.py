@@ -1,0 +1,393 @@
+"""A body as the plainest program that computes it: a task for each point, blocks of one element, one loop for each walk.
+
+Axes that every access walks evenly are joined into one. Those that folds reduce are loops inside a task; all others are the
+grid. A task walks along the folded axes once for each depth of folds:
+
+    softmax:  walk 1: most = max(x)     walk 2: e = exp(x - most), kept in scratch; total = sum(e)     last: e / total
+
+What a later walk needs is computed again from what was read, unless it is dear: then it is kept in scratch. Everything else,
+vectors and tasks of a sensible size among it, is up to the schedule (`lower_rows`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hotfuse.codegen.body import Body, Fold, Given, Lookup, Number, Place, Product, Read, Scan, Step, Write
+from hotfuse.codegen.scalar_ops import FOLDS, neutral, result_dtype
+from hotfuse.codegen.tile import (
+    Access,
+    Axis,
+    Bound,
+    Buffer,
+    Carry,
+    Cast,
+    Dot,
+    Fill,
+    For,
+    Index,
+    Instruction,
+    Iota,
+    Load,
+    Map,
+    Store,
+    TileProgram,
+    sizes_of,
+    uses,
+)
+from hotfuse.errors import TileError
+from hotfuse.ir.dim import Dim, symbol
+from hotfuse.ir.layout import collapse
+from hotfuse.ir.types import I64, DType, numel
+
+Info = Callable[[str], tuple[DType, Dim]]  # element type and size of a value in memory
+DEAR = frozenset(
+    {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "gelu_erf", "gelu_tanh", "pow", "sin", "cos"}
+)
+
+
+def joined(body: Body, apart: int = 0) -> Body:
+    """The body over as few axes as its accesses allow. The last `apart` axes stay as they are."""
+    rank = len(body.domain)
+    many: list[Sequence[Dim]] = [a.strides for a in accesses(body)]
+    many += [look.strides for r in reads(body) for look in r.lookups] + [x.strides for x in body.limits]
+    kinds = [(axis >= rank - body.folded, max(0, axis - rank + apart + 1)) for axis in range(rank)]
+    runs = collapse(body.domain, many, kinds)
+
+    def along(strides: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(strides[run[-1]] for run in runs)
+
+    def read(r: Read) -> Read:
+        lookups = tuple(replace(k, strides=along(k.strides)) for k in r.lookups)
+        return replace(r, strides=along(r.strides), lookups=lookups)
+
+    def step(s: Step) -> Step:
+        match s:
+            case Read():
+                return read(s)
+            case Product():
+                return replace(s, a=read(s.a), b=read(s.b))
+            case _:
+                return s
+
+    shape = tuple(numel(tuple(body.domain[a] for a in run)) for run in runs)
+    folded = sum(run[0] >= rank - body.folded for run in runs)
+    writes = tuple(replace(w, strides=along(w.strides)) for w in body.writes)
+    limits = tuple(replace(x, strides=along(x.strides)) for x in body.limits)
+    return Body(shape, folded, tuple(step(s) for s in body.steps), writes, limits)
+
+
+def reads(body: Body) -> list[Read]:
+    """All reads, a product's two among them."""
+    found: list[Read] = []
+    for s in body.steps:
+        found += [s] if isinstance(s, Read) else [s.a, s.b] if isinstance(s, Product) else []
+    return found
+
+
+def accesses(body: Body) -> list[Read | Write]:
+    return [*reads(body), *body.writes]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A plain program: its grid variables are those of `kept` axes, and each of `walks` is the loops along the folded ones."""
+
+    program: TileProgram
+    kept: tuple[str, ...]
+    walks: tuple[tuple[str, ...], ...]
+
+
+def make_nest(name: str, body: Body, info: Info, keep: bool) -> Nest:
+    """The plain program of a joined body. With `keep`, dear steps that two walks need lie in scratch in between."""
+    writer = _Writer(body, keep)
+    task = writer.task()
+    kept = body.domain[: len(body.domain) - body.folded]
+    grid = tuple(Axis(v, size) for v, size in zip(writer.kept, kept, strict=True))
+    buffers = (*_buffers(body, info), *writer.scratch)
+    program = TileProgram(name, sizes_of(buffers, grid, task), buffers, grid, task)
+    return Nest(program, writer.kept, tuple(writer.walks))
+
+
+def _buffers(body: Body, info: Info) -> tuple[Buffer, ...]:
+    read = dict.fromkeys(root for r in reads(body) for root in (r.root, *(look.root for look in r.lookups)))
+    written = dict.fromkeys(w.root for w in body.writes)
+    found = [Buffer(root, *info(root)) for root in read if root not in written]
+    return tuple(found + [Buffer(root, *info(root), "output") for root in written])
+
+
+@dataclass
+class _Scope:
+    """A body while it is written: instructions, the steps that are blocks there, the point, and what scans carry."""
+
+    point: list[Dim]
+    written: list[Instruction] = field(default_factory=list)
+    blocks: dict[str, str] = field(default_factory=dict)
+    scans: dict[str, tuple[str, str]] = field(default_factory=dict)  # carried name and next one
+
+
+class _Writer:
+    """Writes one task. State: fresh names, the scratch that was asked for, and the walks so far."""
+
+    def __init__(self, body: Body, keep: bool) -> None:
+        self.body, self.keep = body, keep
+        rank = len(body.domain) - body.folded
+        if body.folded != 1 and any(isinstance(s, Scan) for s in body.steps):
+            raise TileError("a running total goes along one axis")
+        self.kept = tuple(f"i{axis}" for axis in range(rank))
+        self.lengths = body.domain[rank:]
+        self.by_name: dict[str, Step] = {s.name: s for s in body.steps}
+        self.scratch: list[Buffer] = []
+        self.walks: list[tuple[str, ...]] = []
+        self._numbers = itertools.count()
+        self._varying: dict[str, bool] = {}
+        self._depths: dict[str, int] = {}
+        self._kept_in: dict[str, str] = {}  # scratch of a step
+        self._stored: set[str] = set()
+
+    def fresh(self) -> str:
+        return f"v{next(self._numbers)}"
+
+    # what is known of steps
+
+    def args(self, step: Step) -> tuple[str, ...]:
+        return (step.arg,) if isinstance(step, Fold | Scan) else uses(step) if isinstance(step, Map | Cast) else ()
+
+    def moves(self, strides: Sequence[Dim]) -> bool:
+        """Whether an access differs between the points of a walk."""
+        return any(s != 0 for s in strides[len(self.kept) :])
+
+    def varying(self, name: str) -> bool:
+        """Whether a step differs between the points of a walk."""
+        if name not in self._varying:
+            step = self.by_name[name]
+            if isinstance(step, Read):
+                found = self.moves(step.strides) or any(self.moves(k.strides) for k in step.lookups)
+            elif isinstance(step, Place | Scan):
+                found = True
+            else:
+                found = not isinstance(step, Fold) and any(self.varying(a) for a in self.args(step))
+            self._varying[name] = found
+        return self._varying[name]
+
+    def depth(self, name: str) -> int:
+        """How many folds lie one behind the other up to this step."""
+        if name not in self._depths:
+            step = self.by_name[name]
+            below = max((self.depth(a) for a in self.args(step)), default=0)
+            self._depths[name] = below + isinstance(step, Fold)
+        return self._depths[name]
+
+    def dtype(self, name: str) -> DType:
+        step = self.by_name[name]
+        match step:
+            case Read() | Product() | Number() | Fold() | Scan() | Cast() | Fill():
+                return step.dtype
+            case Place():
+                return I64
+            case Map():
+                return result_dtype(step.op, [self.dtype(a) for a in step.args])
+        raise TileError(f"the type of {name} is not known")
+
+    # the task
+
+    def task(self) -> tuple[Instruction, ...]:
+        folds = [s for s in self.body.steps if isinstance(s, Fold)]
+        deepest = max((self.depth(f.name) for f in folds), default=0)
+        levels = [[f for f in folds if self.depth(f.name) == d] for d in range(1, deepest + 1)]
+        if self.keep:
+            self._choose_kept(levels)
+        top = _Scope([symbol(v) for v in self.kept])
+        for level in levels:
+            self._walk(top, level, ())
+        rows = [w for w in self.body.writes if not (self.varying(w.step) or self.moves(w.strides))]
+        for write in rows:
+            self._write(write, top)
+        points = [w for w in self.body.writes if w not in rows]
+        if points:
+            self._walk(top, (), points)
+        return tuple(top.written)
+
+    def _choose_kept(self, levels: Sequence[Sequence[Fold]]) -> None:
+        """Dear steps that more than one walk needs get scratch."""
+        needs: dict[str, set[int]] = {}
+        for turn, folds in enumerate(levels):
+            for fold in folds:
+                self._mark(fold.arg, turn, needs)
+        for write in self.body.writes:
+            self._mark(write.step, len(levels), needs)
+        for name, turns in needs.items():
+            step = self.by_name[name]
+            if len(turns) > 1 and isinstance(step, Map) and step.op in DEAR and self.varying(name):
+                self._kept_in[name] = scratch = f"keep{len(self.scratch)}"
+                self.scratch.append(Buffer(scratch, self.dtype(name), numel(self.lengths), "scratch"))
+
+    def _mark(self, name: str, turn: int, needs: dict[str, set[int]]) -> None:
+        if turn in needs.setdefault(name, set()):
+            return
+        needs[name].add(turn)
+        step = self.by_name[name]
+        if not isinstance(step, Fold):
+            for arg in self.args(step):
+                self._mark(arg, turn, needs)
+
+    def _walk(self, top: _Scope, folds: Sequence[Fold], writes: Sequence[Write]) -> None:
+        """Loops along the folded axes, for folds of equal depth or for writes. Without folded axes, the point itself."""
+        for name in (*(f.arg for f in folds), *(w.step for w in writes)):
+            self._rowwise(name, top)
+        if not self.lengths:
+            for write in writes:
+                self._write(write, top)
+            return
+        number = len(self.walks)
+        loops = tuple(f"c{number}" + (f".{axis}" if axis else "") for axis in range(len(self.lengths)))
+        self.walks.append(loops)
+        inner = _Scope([*top.point, *(symbol(v) for v in loops)], [], dict(top.blocks))
+        carried: list[tuple[str, str, str]] = []  # first, carried, next
+        for fold in folds:
+            value, acc, following = self.block(fold.arg, inner), self.fresh(), self.fresh()
+            inner.written.append(Map(following, FOLDS[fold.op], (acc, value)))
+            carried.append((self._start(fold, top), acc, following))
+        for write in writes:
+            self._write(write, inner)
+        for name, (acc, following) in inner.scans.items():
+            step = self.by_name[name]
+            assert isinstance(step, Scan)
+            carried.append((self._start(step, top), acc, following))
+        self._stored |= {n for n in self._kept_in if n in inner.blocks}
+        finals = self._loops(loops, inner.written, carried, top)
+        for fold, final in zip(folds, finals, strict=False):
+            top.blocks[fold.name] = final
+
+    def _start(self, fold: Fold | Scan, top: _Scope) -> str:
+        name = self.fresh()
+        top.written.append(Fill(name, fold.dtype, (1, 1), neutral(fold.op, fold.dtype)))
+        return name
+
+    def _loops(
+        self, loops: Sequence[str], body: list[Instruction], carried: Sequence[tuple[str, str, str]], top: _Scope
+    ) -> list[str]:
+        """The loops around a body, outermost first; each hands on what is carried. Returns the final blocks."""
+        names = [[acc if level == len(loops) - 1 else self.fresh() for _, acc, _ in carried] for level in range(len(loops))]
+        made: tuple[Instruction, ...] = tuple(body)
+        following = [n for _, _, n in carried]
+        for level in reversed(range(len(loops))):
+            before = names[level - 1] if level else [first for first, _, _ in carried]
+            carry = tuple(Carry(a, b, n) for a, b, n in zip(names[level], before, following, strict=True))
+            made = (For(loops[level], 0, self.lengths[level], 1, made, carry),)
+            following = names[level]
+        top.written += made
+        return following
+
+    def _rowwise(self, name: str, top: _Scope) -> None:
+        """Compute what a step needs that is the same all along a walk before it."""
+        step = self.by_name[name]
+        if isinstance(step, Fold) or name in top.blocks:
+            return
+        if not self.varying(name):
+            self.block(name, top)
+            return
+        if isinstance(step, Read):
+            for look in step.lookups:
+                if not self.moves(look.strides):
+                    self._index(look, top)
+        for arg in self.args(step):
+            self._rowwise(arg, top)
+
+    def _write(self, write: Write, scope: _Scope) -> None:
+        block = self.block(write.step, scope)
+        scope.written.append(Store(self._at(write.root, write.offset, write.strides, scope), block))
+
+    # steps as blocks
+
+    def block(self, name: str, scope: _Scope) -> str:
+        """The block of a step, its instructions written if it is not there."""
+        if name in scope.blocks:
+            return scope.blocks[name]
+        if name in self._stored:
+            block = self.fresh()
+            scope.written.append(Load(block, self._own(name, scope)))
+        else:
+            block = self._compute(self.by_name[name], scope)
+            if name in self._kept_in:
+                scope.written.append(Store(self._own(name, scope), block))
+        scope.blocks[name] = block
+        return block
+
+    def _compute(self, step: Step, scope: _Scope) -> str:
+        block = self.fresh()
+        match step:
+            case Read():
+                moved: Dim = step.offset
+                for look in step.lookups:
+                    moved = moved + symbol(self._index(look, scope)) * look.stride
+                scope.written.append(Load(block, self._at(step.root, moved, step.strides, scope)))
+            case Product():
+                return self._product(step, scope)
+            case Number():
+                whole = self.fresh()
+                scope.written += [Iota(whole, I64, (1, 1), step.value, 0, 0), Cast(block, step.dtype, whole)]
+            case Place():
+                scope.written.append(Iota(block, I64, (1, 1), self._place(scope), 0, 0))
+            case Fill():
+                scope.written.append(Fill(block, step.dtype, (1, 1), step.value))
+            case Cast():
+                scope.written.append(Cast(block, step.dtype, self.block(step.arg, scope)))
+            case Map():
+                scope.written.append(Map(block, step.op, tuple(self.block(a, scope) for a in step.args)))
+            case Scan():
+                before = self.fresh()
+                scope.written.append(Map(block, FOLDS[step.op], (before, self.block(step.arg, scope))))
+                scope.scans[step.name] = before, block
+                return before if step.exclusive else block
+            case Fold() | Given():
+                raise TileError(f"step {step.name} is not there yet")
+        return block
+
+    def _product(self, step: Product, scope: _Scope) -> str:
+        (zero, acc, total), k = (self.fresh() for _ in range(3)), symbol("k")
+        inner = _Scope(scope.point)
+        names = []
+        for read, move in ((step.a, step.a_step), (step.b, step.b_step)):
+            name = self.fresh()
+            at = self._at(read.root, read.offset + k * move, read.strides, inner, limited=False)
+            inner.written.append(Load(name, at))
+            if read.dtype != step.dtype:
+                inner.written.append(Cast(f"{name}.x", step.dtype, name))
+            names.append(name if read.dtype == step.dtype else f"{name}.x")
+        inner.written.append(Dot(total, names[0], names[1], acc))
+        scope.written.append(Fill(zero, step.dtype, (1, 1), 0))
+        scope.written.append(For("k", 0, step.length, 1, tuple(inner.written), (Carry(acc, zero, total),)))
+        return acc
+
+    def _index(self, look: Lookup, scope: _Scope) -> str:
+        key = f"index {look.root} {look.offset} {look.strides}"
+        if key not in scope.blocks:
+            scope.blocks[key] = name = self.fresh()
+            scope.written.append(Index(name, self._at(look.root, look.offset, look.strides, scope), look.limit))
+        return scope.blocks[key]
+
+    def _place(self, scope: _Scope) -> Dim:
+        """The number of the point along the folded axes."""
+        place: Dim = 0
+        for variable, length in zip(scope.point[len(self.kept) :], self.lengths, strict=True):
+            place = place * length + variable
+        return place
+
+    def _own(self, name: str, scope: _Scope) -> Access:
+        return Access(self._kept_in[name], self._place(scope), 0, 0, (1, 1))
+
+    def _at(self, root: str, offset: Dim, strides: Sequence[Dim], scope: _Scope, limited: bool = True) -> Access:
+        for variable, stride in zip(scope.point, strides, strict=False):
+            offset = offset + variable * stride
+        bounds = []
+        for limit in self.body.limits if limited else ():
+            if any(own != 0 and of != 0 for own, of in zip(limit.strides, strides, strict=True)):
+                place = limit.start
+                for variable, step in zip(scope.point, limit.strides, strict=False):
+                    place = place + variable * step
+                bounds.append(Bound(place, 0, 0, limit.limit))
+        return Access(root, offset, 0, 0, (1, 1), tuple(bounds))

@@ -1,0 +1,461 @@
+"""Schedules: rewrites of a tile program that change how it runs, not what it computes.
+
+A lowering writes a program in its plainest form: a task for each point, blocks of one element, loops in the order of the
+formula. What makes it fast is a list of rewrites, applied one after the other:
+
+    program = coarsen(program, "i", 64)           # 64 rows a task
+    program = peel(program, "i", 8, "i.rest")     # whole tiles of 8 rows, and the rest
+    program = widen(program, "i", 8, axis=0)      # (in `widen`) a tile is one block of 8 rows
+    program = prefetch(program, "k", ahead)       # the next panel comes nearer meanwhile
+
+Each function says what it makes of what, and what it requires; where that does not hold, or cannot be proved, it raises
+TileError and the program stays as it was. Programs are values: nothing is changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hotfuse.codegen.tile import (
+    Access,
+    Axis,
+    Buffer,
+    Carry,
+    Dot,
+    Fill,
+    For,
+    Index,
+    Instruction,
+    Load,
+    Map,
+    Prefetch,
+    Store,
+    TileProgram,
+    sizes_of,
+    uses,
+    walk,
+)
+from hotfuse.codegen.tile_names import renamed, substituted, with_loops
+from hotfuse.codegen.tile_text import dims_in
+from hotfuse.errors import TileError
+from hotfuse.ir.dim import Dim, Expr, Max, Min, ceildiv, lower_bound, minimum, symbol, symbols_of
+
+# the grid
+
+
+def coarsen(program: TileProgram, var: str, by: Dim) -> TileProgram:
+    """Several neighbouring tasks become one.
+
+    before    grid i n                  body
+    after     grid i.t ceil(n / by)     for i in [i.t*by : min(n, i.t*by + by) : 1] free { body }
+    requires  `by` is at least 1, if that is known
+    """
+    axis = _axis(program, var)
+    if isinstance(by, int) and by < 1:
+        raise TileError(f"{by} tasks of {var} cannot become one")
+    tile, most = f"{var}.t", by if isinstance(by, int) else None
+    if most is not None and isinstance(axis.count, int) and axis.count <= most:
+        grid = tuple(a for a in program.grid if a is not axis)
+        return replace(program, grid=grid, body=(For(var, 0, axis.count, 1, program.body, free=True),))
+    first = symbol(tile) * by
+    last = first + by if axis.count % by == 0 else minimum(axis.count, first + by)
+    grid = tuple(Axis(tile, ceildiv(axis.count, by)) if a is axis else a for a in program.grid)
+    return replace(program, grid=grid, body=(For(var, first, last, 1, program.body, free=True),))
+
+
+def reorder(program: TileProgram, order: Sequence[str]) -> TileProgram:
+    """The grid's axes in another order; the last one moves fastest.
+
+    before    grid i, j     after    grid j, i
+    requires  `order` names every axis once
+    """
+    axes = {a.var: a for a in program.grid}
+    if sorted(order) != sorted(axes):
+        raise TileError(f"the grid is {', '.join(axes)}; {', '.join(order)} is no order of it")
+    return replace(program, grid=tuple(axes[v] for v in order))
+
+
+def parallelize(program: TileProgram, var: str) -> TileProgram:
+    """Turns of a loop become tasks.
+
+    before    grid g     for i in [a : b : s] free { body }
+    after     grid g, i.t ceil((b - a) / s)     body with i = a + s*i.t
+    requires  the loop is free and is the whole body, and its length is of sizes alone
+    """
+    loop = find_loop(program, var)
+    if program.body != (loop,):
+        raise TileError(f"the loop over {var} is not the whole body")
+    _require_free(loop)
+    count = ceildiv(loop.stop - loop.start, loop.step)
+    inner = {a.var for a in program.grid} & {s.name for s in symbols_of((count,))}
+    if inner:
+        raise TileError(f"the length of the loop over {var} depends on {', '.join(sorted(inner))}")
+    tile = f"{var}.t"
+    body = substituted(loop.body, {var: loop.start + symbol(tile) * loop.step})
+    return replace(program, grid=(*program.grid, Axis(tile, count)), body=body)
+
+
+# loops
+
+
+def split(program: TileProgram, var: str, by: int, outer: str) -> TileProgram:
+    """A loop becomes a loop over runs of `by` and one over each run.
+
+    before    for i in [a : b : s] { body }
+    after     for o in [a : b : by] { for i in [o : min(b, o + by) : s] { body } }
+    requires  `by` is a multiple of the step
+    """
+    loop = find_loop(program, var)
+    if by < 1 or by % loop.step:
+        raise TileError(f"the loop over {var} has steps of {loop.step}, which {by} is no multiple of")
+    names = {c.name: f"{c.name}.i" for c in loop.carry}
+    carry = tuple(Carry(names[c.name], c.name, names.get(c.next, c.next)) for c in loop.carry)
+    start = symbol(outer)
+    stop = start + by if (loop.stop - loop.start) % by == 0 else minimum(loop.stop, start + by)
+    inner = replace(loop, start=start, stop=stop, body=renamed(loop.body, names), carry=carry)
+    around = tuple(Carry(c.name, c.init, names[c.name]) for c in loop.carry)
+    return put(program, loop, (For(outer, loop.start, loop.stop, by, (inner,), around, free=loop.free),))
+
+
+def interchange(program: TileProgram, outer: str, inner: str) -> TileProgram:
+    """Two loops change places.
+
+    before    for i in I free { for j in J free { body } }     after    for j in J free { for i in I free { body } }
+    requires  both are free, nothing stands between them, and J does not depend on i
+    """
+    first, second = find_loop(program, outer), find_loop(program, inner)
+    if first.body != (second,):
+        raise TileError(f"the loop over {inner} is not the whole body of the loop over {outer}")
+    _require_free(first, second)
+    if outer in {s.name for s in symbols_of((second.start, second.stop))}:
+        raise TileError(f"the limits of the loop over {inner} depend on {outer}")
+    return put(program, first, (replace(second, body=(replace(first, body=second.body),)),))
+
+
+def peel(program: TileProgram, var: str, by: int, rest: str) -> TileProgram:
+    """The turns that make no whole run of `by` get a loop of their own. Nothing changes where there are surely none.
+
+    before    for i in [a : b : s] { body }
+    after     for i in [a : a + (b - a)//by*by : s] { body }     for rest in [a + (b - a)//by*by : b : s] { body }
+    requires  `by` is a multiple of the step
+    """
+    loop = find_loop(program, var)
+    if by < 1 or by % loop.step:
+        raise TileError(f"the loop over {var} has steps of {loop.step}, which {by} is no multiple of")
+    length = loop.stop - loop.start
+    if is_multiple(length, by):
+        return program
+    middle = loop.start + length // by * by
+    inner = {it.var: f"{it.var}.r" for it in walk(loop.body) if isinstance(it, For)}
+    second = with_loops(loop.body, {var: rest, **inner})
+    names = {n: f"{n}.r" for n in defined(loop.body)}
+    last = tuple(Carry(c.name, f"{c.name}.w", names.get(c.next, c.next)) for c in loop.carry)
+    tail = replace(loop, var=rest, start=middle, body=renamed(second, names), carry=last)
+    if middle == loop.start:
+        return put(
+            program,
+            loop,
+            (replace(tail, carry=tuple(Carry(c.name, d.init, c.next) for c, d in zip(last, loop.carry, strict=True))),),
+        )
+    whole = {c.name: f"{c.name}.w" for c in loop.carry}
+    carry = tuple(Carry(whole[c.name], c.init, whole.get(c.next, c.next)) for c in loop.carry)
+    return put(program, loop, (replace(loop, stop=middle, body=renamed(loop.body, whole), carry=carry), tail))
+
+
+def unroll(program: TileProgram, var: str, turns: int) -> TileProgram:
+    """`turns` turns are written out at a time.
+
+    before    for i in I { body }     after    for i in I unroll turns { body }
+    requires  at least one turn
+    """
+    if turns < 1:
+        raise TileError(f"{turns} turns cannot be written out at a time")
+    loop = find_loop(program, var)
+    return put(program, loop, (replace(loop, unroll=turns),))
+
+
+def inline(program: TileProgram, var: str) -> TileProgram:
+    """A loop of exactly one turn becomes its body.
+
+    before    for i in [a : a + 1 : 1] { body }     after    body with i = a
+    requires  the loop surely has one turn
+    """
+    loop = find_loop(program, var)
+    if ceildiv(loop.stop - loop.start, loop.step) != 1:
+        raise TileError(f"the loop over {var} may have more than one turn, or none")
+    firsts = {c.name: c.init for c in loop.carry}
+    body = renamed(substituted(loop.body, {var: loop.start}), firsts)
+    after = {c.name: firsts.get(c.next, c.next) for c in loop.carry}
+    moved = replace(program, body=_replaced(program.body, loop, body))
+    return replace(moved, body=renamed(moved.body, after))
+
+
+def hoist(program: TileProgram, var: str) -> TileProgram:
+    """What every turn of a loop computes alike is computed once before it.
+
+    before    for i in I { t = index u[j]     x = load v[t + i] ... }     after    t = index u[j]     for i in I { x = ... }
+    requires  nothing: instructions that read memory stay where they are unless the loop surely has a turn, and where the loop
+              or anything in it stores to what they read
+    """
+    loop = find_loop(program, var)
+    least = lower_bound(loop.stop - loop.start)
+    surely = least is not None and least >= 1
+    stored = {it.at.buffer for it in walk(loop.body) if isinstance(it, Store)}
+    moving, before, inside = {var, *(c.name for c in loop.carry)}, list[Instruction](), list[Instruction]()
+    for it in loop.body:
+        named = {*uses(it), *(s.name for s in symbols_of(dims_in(it)))}
+        stays = isinstance(it, Store | Prefetch | For)
+        if isinstance(it, Load | Index):
+            stays = not surely or it.at.buffer in stored
+        if stays or named & moving:
+            inside.append(it)
+            moving |= defined((it,))
+        else:
+            before.append(it)
+    return put(program, loop, (*before, replace(loop, body=tuple(inside))))
+
+
+def in_parts(program: TileProgram, var: str, by: int) -> TileProgram:
+    """A long sum becomes a sum of parts: the error of a sum grows with the length of its chains of additions.
+
+    before    for k in [a : b : s] carry (acc = z -> n) { body }
+    after     for k.p in [a : b : by] carry (acc = z -> acc.s) {
+                  for k in [k.p : min(b, k.p + by) : s] carry (acc.p = z -> n) { body }     acc.s = map add acc acc.p }
+    requires  each carried block is a sum that begins with zeros; the result is rounded otherwise than before
+    """
+    loop = find_loop(program, var)
+    fills = {it.name: it for it in walk(program.body) if isinstance(it, Fill)}
+    makers = {it.name: it for it in loop.body if isinstance(it, Dot | Map)}
+    for c in loop.carry:
+        zero, made = fills.get(c.init), makers.get(c.next)
+        adds = (isinstance(made, Dot) and made.acc == c.name) or (
+            isinstance(made, Map) and made.op == "add" and c.name in made.args
+        )
+        if zero is None or zero.value != 0 or not adds:
+            raise TileError(f"{c.name} is no sum that begins with zeros")
+    parts = {c.name: f"{c.name}.p" for c in loop.carry}
+    start = symbol(f"{var}.p")
+    carry = tuple(Carry(parts[c.name], c.init, c.next) for c in loop.carry)
+    part = replace(loop, start=start, stop=minimum(loop.stop, start + by), body=renamed(loop.body, parts), carry=carry)
+    adds_up = tuple(Map(f"{c.name}.s", "add", (c.name, parts[c.name])) for c in loop.carry)
+    around = tuple(Carry(c.name, c.init, f"{c.name}.s") for c in loop.carry)
+    return put(program, loop, (For(f"{var}.p", loop.start, loop.stop, by, (part, *adds_up), around),))
+
+
+# memory
+
+
+def prefetch(program: TileProgram, var: str, at: Access, level: int = 2) -> TileProgram:
+    """Each turn of a loop brings memory nearer that will be needed later.
+
+    before    for k in K { body }     after    for k in K { prefetch at     body }
+    requires  the buffer is there; nothing else: a prefetch changes no result, and may name memory that is not there
+    """
+    if at.buffer not in {b.name for b in program.buffers}:
+        raise TileError(f"there is no buffer {at.buffer}")
+    loop = find_loop(program, var)
+    return put(program, loop, (replace(loop, body=(Prefetch(at, level), *loop.body)),))
+
+
+def stream(program: TileProgram, buffer: str) -> TileProgram:
+    """Stores to an output go past the caches: it is so large that nothing of it would be there when it is read.
+
+    before    store x to y[...]     after    store x to y[...] stream
+    requires  `buffer` is an output that the program does not read
+    """
+    if buffer not in {b.name for b in program.arguments if b.kind == "output"}:
+        raise TileError(f"{buffer} is no output")
+    if any(isinstance(it, Load | Index) and it.at.buffer == buffer for it in walk(program.body)):
+        raise TileError(f"the program reads {buffer}, which it would then fetch from far away")
+
+    def marked(it: Instruction) -> Instruction:
+        return replace(it, stream=True) if isinstance(it, Store) and it.at.buffer == buffer else it
+
+    return replace(program, body=_mapped(program.body, marked))
+
+
+def stage(program: TileProgram, var: str, buffer: str, scratch: str, size: Dim) -> TileProgram:
+    """What every turn of a loop reads of a buffer is packed once, in the order in which it is read.
+
+    before    for i in I { for k in K { x = load b[f(k)] ... } }
+    after     for k.c in K { y = load b[f(k.c)]     store y to s[k.c] }     for i in I { for k in K { x = load s[k] ... } }
+    requires  one load of the buffer in the loop, that does not depend on i, in loops whose limits do not, and no store to it;
+              `size` elements of scratch are enough for it
+    """
+    loop = find_loop(program, var)
+    inner, load = _path_to_load(loop, buffer)
+    if any(isinstance(it, Store) and it.at.buffer == buffer for it in walk(program.body)):
+        raise TileError(f"{buffer} is written too")
+    parts: tuple[Instruction, ...] = (load, *inner)
+    known = {s.name for s in symbols_of(d for x in parts for d in dims_in(x))}
+    moving = {
+        var,
+        *(it.var for it in walk(loop.body) if isinstance(it, For)),
+        *(it.name for it in walk(loop.body) if isinstance(it, Index)),
+    }
+    if known & (moving - {x.var for x in inner}):
+        raise TileError(f"what is read of {buffer} is not the same in every turn of the loop over {var}")
+    rows, cols = load.at.shape
+    place: Dim = 0
+    for x in inner:
+        place = place * ceildiv(x.stop - x.start, x.step) + (symbol(x.var) - x.start) // x.step
+    packed = Access(scratch, place * (rows * cols), cols, 1, (rows, cols))
+    copies = {x.var: symbol(f"{x.var}.c") for x in inner}
+    name = f"{load.name}.c"
+    copy: tuple[Instruction, ...] = substituted((Load(name, load.at, load.fill), Store(packed, name)), copies)
+    for x in reversed(inner):
+        limits = substituted((replace(x, body=()),), copies)[0]
+        assert isinstance(limits, For)
+        copy = (replace(limits, var=f"{x.var}.c", body=copy, carry=(), unroll=1, free=False),)
+    dtype = next(b.dtype for b in program.buffers if b.name == buffer)
+    changed = _replaced((loop,), load, (Load(load.name, packed),))
+    made = replace(program, buffers=(*program.buffers, Buffer(scratch, dtype, size, "scratch")))
+    made = replace(made, body=_replaced(program.body, loop, (*copy, *changed)))
+    return replace(made, sizes=sizes_of(made.buffers, made.grid, made.body))
+
+
+def _path_to_load(loop: For, buffer: str) -> tuple[list[For], Load]:
+    """The one load of a buffer in a loop, and the loops between them."""
+    found: list[tuple[list[For], Load]] = []
+
+    def visit(body: Iterable[Instruction], path: list[For]) -> None:
+        for it in body:
+            if isinstance(it, For):
+                visit(it.body, [*path, it])
+            elif isinstance(it, Load) and it.at.buffer == buffer:
+                found.append((path, it))
+
+    visit(loop.body, [])
+    if len(found) != 1:
+        raise TileError(f"the loop over {loop.var} loads {buffer} in {len(found)} places; one is needed")
+    return found[0]
+
+
+# equal work
+
+
+def share(program: TileProgram) -> TileProgram:
+    """What two instructions of one body compute alike is computed once.
+
+    before    a = load x[0]     b = load x[0]     c = map add a b     after    a = load x[0]     c = map add a a
+    requires  nothing: a load is shared only if no store to its buffer can lie in between
+    """
+    stored = {it.at.buffer for it in walk(program.body) if isinstance(it, Store)}
+
+    def shared(body: tuple[Instruction, ...], known: Mapping[Instruction, str]) -> tuple[Instruction, ...]:
+        seen, same, kept = dict(known), dict[str, str](), list[Instruction]()
+        for it in body:
+            (now,) = renamed((it,), same) if same else (it,)
+            if isinstance(now, For):
+                kept.append(replace(now, body=shared(now.body, seen)))
+            elif isinstance(now, Store | Prefetch) or (isinstance(now, Load | Index) and now.at.buffer in stored):
+                kept.append(now)
+            else:
+                key = replace(now, name="")
+                if key in seen:
+                    same[now.name] = seen[key]
+                    continue
+                seen[key] = now.name
+                kept.append(now)
+        return tuple(renamed(tuple(kept), same)) if same else tuple(kept)
+
+    return replace(program, body=shared(program.body, {}))
+
+
+def prune(program: TileProgram) -> TileProgram:
+    """What nobody reads is not computed.
+
+    before    a = fill f32 1x1 0     b = load x[0]     store b to y[0]     after    b = load x[0]     store b to y[0]
+    requires  nothing; an index stays, for it may report a failure
+    """
+
+    def pruned(body: tuple[Instruction, ...], wanted: set[str]) -> tuple[Instruction, ...]:
+        kept: list[Instruction] = []
+        for it in reversed(body):
+            if isinstance(it, For):
+                inner = wanted | {c.next for c in it.carry}
+                it = replace(it, body=pruned(it.body, inner))
+                wanted |= {c.init for c in it.carry} | {n for x in walk(it.body) for n in uses(x)}
+            elif not isinstance(it, Store | Prefetch | Index) and it.name not in wanted:
+                continue
+            kept.append(it)
+            wanted |= set(uses(it))
+        return tuple(reversed(kept))
+
+    return replace(program, body=pruned(program.body, set()))
+
+
+# loops and names of a program
+
+
+def is_multiple(dim: Dim, by: Dim) -> bool:
+    """Whether a dim is surely a multiple of another one, whichever side its first minimum or maximum takes."""
+    if dim % by == 0:
+        return True
+    if isinstance(dim, Expr):
+        for monomial, coefficient in dim.terms:
+            if len(monomial) == 1 and isinstance(monomial[0][0], Min | Max) and monomial[0][1] == 1:
+                atom = monomial[0][0]
+                rest = dim - Expr(((monomial, coefficient),))
+                return all(is_multiple(rest + coefficient * side, by) for side in (atom.a, atom.b))
+    return False
+
+
+def find_loop(program: TileProgram, var: str) -> For:
+    found = [it for it in walk(program.body) if isinstance(it, For) and it.var == var]
+    if len(found) != 1:
+        raise TileError(f"{len(found)} loops run over {var}; a rewrite needs one")
+    return found[0]
+
+
+def has_loop(program: TileProgram, var: str) -> bool:
+    return any(isinstance(it, For) and it.var == var for it in walk(program.body))
+
+
+def defined(body: Iterable[Instruction]) -> set[str]:
+    """The blocks and indices that a body defines, and what its loops carry."""
+    found: set[str] = set()
+    for it in walk(tuple(body)):
+        name = getattr(it, "name", None)
+        if name is not None:
+            found.add(name)
+        if isinstance(it, For):
+            found |= {c.name for c in it.carry}
+    return found
+
+
+def _axis(program: TileProgram, var: str) -> Axis:
+    found = next((a for a in program.grid if a.var == var), None)
+    if found is None:
+        raise TileError(f"the grid has no axis {var}")
+    return found
+
+
+def _require_free(*loops: For) -> None:
+    for loop in loops:
+        if not loop.free:
+            raise TileError(f"the turns of the loop over {loop.var} may depend on each other")
+
+
+def put(program: TileProgram, loop: For, made: tuple[Instruction, ...]) -> TileProgram:
+    """The program with other instructions in the place of a loop."""
+    return replace(program, body=_replaced(program.body, loop, made))
+
+
+def _replaced(body: tuple[Instruction, ...], old: Instruction, made: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    found: list[Instruction] = []
+    for it in body:
+        if it is old:
+            found += made
+        elif isinstance(it, For):
+            inner = _replaced(it.body, old, made)
+            found.append(it if inner is it.body else replace(it, body=inner))
+        else:
+            found.append(it)
+    unchanged = len(found) == len(body) and all(a is b for a, b in zip(found, body, strict=True))
+    return body if unchanged else tuple(found)
+
+
+def _mapped(body: tuple[Instruction, ...], change: Callable[[Instruction], Instruction]) -> tuple[Instruction, ...]:
+    return tuple(replace(it, body=_mapped(it.body, change)) if isinstance(it, For) else change(it) for it in body)
