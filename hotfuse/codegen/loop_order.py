@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotfuse.codegen.body import Body, Product, Scan
-from hotfuse.codegen.nest import Info, accesses, reads
+from hotfuse.codegen.body import Body, Place, Product, Scan
+from hotfuse.codegen.body_axes import accesses, reads
+from hotfuse.codegen.nest import Info
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.types import DType
@@ -118,6 +119,8 @@ def _candidates(body: Body, kept: int) -> list[int]:
     found = []
     for axis in [*range(kept), *([] if last_folded is None else [last_folded])]:
         if any(k.strides[axis] != 0 for k in looks) or body.domain[axis] == 1:
+            continue
+        if not all(isinstance(s.strides[axis], int) for s in body.steps if isinstance(s, Place)):
             continue
         if axis < kept and any(w.strides[axis] == 0 for w in body.writes):
             continue

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hotfuse.codegen.body import Body, BodyBuilder, Write, make_body
+from hotfuse.codegen.body import Body, Write
+from hotfuse.codegen.body_builder import BodyBuilder, make_body
 from hotfuse.codegen.lower_attention import Operands, lower_attention
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_pack import lower_pack
@@ -85,7 +86,9 @@ class _Renamed:
             type = values[name].type
             if not isinstance(type, TensorType) or type.shape is None or name not in layouts:
                 raise TileError(f"{name} is no tensor of known rank")
-            self.values[name] = Value(name, TensorType(type.dtype, self._all(type.shape)))
+            contents = values[name].contents
+            known = None if contents is None else self._all(contents)
+            self.values[name] = Value(name, TensorType(type.dtype, self._all(type.shape)), contents=known)
             layout = plain(name, type.shape) if name in outputs else layouts[name]
             root = self.root(layout.root, values)
             self.layouts[name] = Layout(root, self.dim(layout.offset), self._all(layout.shape), self._all(layout.strides))
@@ -128,11 +131,11 @@ class _Renamed:
 def _rows(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
     domain = tuple(names.dim(d) for d in group.domain)
     builder = _builder(names, domain, group.folded)
-    body = make_body(group.nodes, outputs, builder)
+    body = make_body(group.nodes, outputs, builder, group.reverse)
     return lower_rows("rows", body, names.info, spec)
 
 
-def _builder(names: _Renamed, domain: tuple[Dim, ...], folded: int) -> BodyBuilder:
+def _builder(names: _Renamed, domain: tuple[Dim, ...], folded: tuple[int, ...] = ()) -> BodyBuilder:
     return BodyBuilder(names.values, names.layouts, domain, folded)
 
 
@@ -140,7 +143,7 @@ def _product(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) 
     node = next(n for n in group.nodes if n.op == "panel_matmul")
     domain = names.type(node.id).shape
     assert domain is not None
-    builder = _builder(names, domain, 0)
+    builder = _builder(names, domain)
     builder.give(node.id)
     body = make_body([n for n in group.nodes if n is not node], outputs, builder)
     a = names.layout(node.inputs[0])
@@ -184,7 +187,7 @@ def _copy(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> 
     """Elements in order: read through the source's layout, written one after the other."""
     (node,) = group.nodes
     source = names.layout(node.inputs[0])
-    builder = _builder(names, source.shape, 0)
+    builder = _builder(names, source.shape)
     step = builder.step(node.inputs[0] or "")
     builder.held[node.id] = step
     builder.values = {**builder.values, node.id: Value(node.id, TensorType(names.type(node.id).dtype, source.shape))}
@@ -200,7 +203,7 @@ def _concat(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -
     programs, place = [], names.dim(0)
     for name in node.uses:
         source = names.layout(name)
-        builder = _builder(names, source.shape, 0)
+        builder = _builder(names, source.shape)
         step = builder.step(name)
         write = Write(step, target.root, names.type(name).dtype, target.strides, place * target.strides[axis])
         programs.append(lower_rows("copy", Body(source.shape, 0, tuple(builder.steps), (write,)), names.info, spec))

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hotfuse.codegen.body import Body, Given, Limit, Product, Read, Step
+from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.loop_order import ProductOrder, order_product
-from hotfuse.codegen.nest import Info, joined, make_nest
+from hotfuse.codegen.nest import Info, make_nest
 from hotfuse.codegen.schedule import coarsen, has_loop, in_parts, inline, peel, prefetch, prune, reorder
 from hotfuse.codegen.tile import Access, TileProgram
 from hotfuse.codegen.widen import widen

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotfuse.codegen.body import Body
+from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.loop_order import RowOrder, order_rows
-from hotfuse.codegen.nest import Info, Nest, joined, make_nest
+from hotfuse.codegen.nest import Info, Nest, make_nest
 from hotfuse.codegen.schedule import coarsen, has_loop, hoist, inline, peel, prune, share, stream
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.codegen.widen import widen

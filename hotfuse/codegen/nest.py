@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-from hotfuse.codegen.body import Body, Fold, Given, Lookup, Number, Place, Product, Read, Scan, Step, Write
+from hotfuse.codegen.body import Body, Fold, Given, Limit, Lookup, Number, Place, Product, Read, Scan, Step, Write
+from hotfuse.codegen.body_axes import reads
 from hotfuse.codegen.scalar_ops import FOLDS, neutral, result_dtype
 from hotfuse.codegen.tile import (
     Access,
@@ -40,56 +40,12 @@ from hotfuse.codegen.tile import (
 )
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, symbol
-from hotfuse.ir.layout import collapse
 from hotfuse.ir.types import I64, DType, numel
 
 Info = Callable[[str], tuple[DType, Dim]]  # element type and size of a value in memory
 DEAR = frozenset(
     {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "gelu_erf", "gelu_tanh", "pow", "sin", "cos"}
 )
-
-
-def joined(body: Body, apart: int = 0) -> Body:
-    """The body over as few axes as its accesses allow. The last `apart` axes stay as they are."""
-    rank = len(body.domain)
-    many: list[Sequence[Dim]] = [a.strides for a in accesses(body)]
-    many += [look.strides for r in reads(body) for look in r.lookups] + [x.strides for x in body.limits]
-    kinds = [(axis >= rank - body.folded, max(0, axis - rank + apart + 1)) for axis in range(rank)]
-    runs = collapse(body.domain, many, kinds)
-
-    def along(strides: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(strides[run[-1]] for run in runs)
-
-    def read(r: Read) -> Read:
-        lookups = tuple(replace(k, strides=along(k.strides)) for k in r.lookups)
-        return replace(r, strides=along(r.strides), lookups=lookups)
-
-    def step(s: Step) -> Step:
-        match s:
-            case Read():
-                return read(s)
-            case Product():
-                return replace(s, a=read(s.a), b=read(s.b))
-            case _:
-                return s
-
-    shape = tuple(numel(tuple(body.domain[a] for a in run)) for run in runs)
-    folded = sum(run[0] >= rank - body.folded for run in runs)
-    writes = tuple(replace(w, strides=along(w.strides)) for w in body.writes)
-    limits = tuple(replace(x, strides=along(x.strides)) for x in body.limits)
-    return Body(shape, folded, tuple(step(s) for s in body.steps), writes, limits)
-
-
-def reads(body: Body) -> list[Read]:
-    """All reads, a product's two among them."""
-    found: list[Read] = []
-    for s in body.steps:
-        found += [s] if isinstance(s, Read) else [s.a, s.b] if isinstance(s, Product) else []
-    return found
-
-
-def accesses(body: Body) -> list[Read | Write]:
-    return [*reads(body), *body.writes]
 
 
 @dataclass(frozen=True)
@@ -166,7 +122,10 @@ class _Writer:
             step = self.by_name[name]
             if isinstance(step, Read):
                 found = self.moves(step.strides) or any(self.moves(k.strides) for k in step.lookups)
-            elif isinstance(step, Place | Scan):
+                found = found or any(self.moves(x.strides) for x in step.limits)
+            elif isinstance(step, Place):
+                found = self.moves(step.strides)
+            elif isinstance(step, Scan):
                 found = True
             else:
                 found = not isinstance(step, Fold) and any(self.varying(a) for a in self.args(step))
@@ -324,14 +283,15 @@ class _Writer:
                 moved: Dim = step.offset
                 for look in step.lookups:
                     moved = moved + symbol(self._index(look, scope)) * look.stride
-                scope.written.append(Load(block, self._at(step.root, moved, step.strides, scope)))
+                at = self._at(step.root, moved, step.strides, scope, (*self.body.limits, *step.limits))
+                scope.written.append(Load(block, at, step.fill))
             case Product():
                 return self._product(step, scope)
             case Number():
                 whole = self.fresh()
                 scope.written += [Iota(whole, I64, (1, 1), step.value, 0, 0), Cast(block, step.dtype, whole)]
             case Place():
-                scope.written.append(Iota(block, I64, (1, 1), self._place(scope), 0, 0))
+                scope.written.append(Iota(block, I64, (1, 1), _moved(step.start, step.strides, scope.point), 0, 0))
             case Fill():
                 scope.written.append(Fill(block, step.dtype, (1, 1), step.value))
             case Cast():
@@ -353,7 +313,7 @@ class _Writer:
         names = []
         for read, move in ((step.a, step.a_step), (step.b, step.b_step)):
             name = self.fresh()
-            at = self._at(read.root, read.offset + k * move, read.strides, inner, limited=False)
+            at = self._at(read.root, read.offset + k * move, read.strides, inner, ())
             inner.written.append(Load(name, at))
             if read.dtype != step.dtype:
                 inner.written.append(Cast(f"{name}.x", step.dtype, name))
@@ -380,14 +340,19 @@ class _Writer:
     def _own(self, name: str, scope: _Scope) -> Access:
         return Access(self._kept_in[name], self._place(scope), 0, 0, (1, 1))
 
-    def _at(self, root: str, offset: Dim, strides: Sequence[Dim], scope: _Scope, limited: bool = True) -> Access:
-        for variable, stride in zip(scope.point, strides, strict=False):
-            offset = offset + variable * stride
+    def _at(
+        self, root: str, offset: Dim, strides: Sequence[Dim], scope: _Scope, limits: Sequence[Limit] | None = None
+    ) -> Access:
+        """Of the body's own limits, those count that move with the access: others hold for whole rows."""
         bounds = []
-        for limit in self.body.limits if limited else ():
-            if any(own != 0 and of != 0 for own, of in zip(limit.strides, strides, strict=True)):
-                place = limit.start
-                for variable, step in zip(scope.point, limit.strides, strict=False):
-                    place = place + variable * step
-                bounds.append(Bound(place, 0, 0, limit.limit))
-        return Access(root, offset, 0, 0, (1, 1), tuple(bounds))
+        for limit in self.body.limits if limits is None else limits:
+            own = limit in self.body.limits
+            if not own or any(a != 0 and b != 0 for a, b in zip(limit.strides, strides, strict=True)):
+                bounds.append(Bound(_moved(limit.start, limit.strides, scope.point), 0, 0, limit.limit))
+        return Access(root, _moved(offset, strides, scope.point), 0, 0, (1, 1), tuple(bounds))
+
+
+def _moved(start: Dim, strides: Sequence[Dim], point: Sequence[Dim]) -> Dim:
+    for variable, stride in zip(point, strides, strict=False):
+        start = start + variable * stride
+    return start

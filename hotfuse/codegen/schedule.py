@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from hotfuse.codegen.loop_limits import is_at_least, is_multiple
 from hotfuse.codegen.tile import (
     Access,
     Axis,
@@ -36,10 +37,10 @@ from hotfuse.codegen.tile import (
     uses,
     walk,
 )
-from hotfuse.codegen.tile_names import renamed, substituted, with_loops
-from hotfuse.codegen.tile_text import dims_in
+from hotfuse.codegen.tile_names import defined, names_of, renamed, substituted, unused, with_loops
+from hotfuse.codegen.tile_text import dims_in, show
 from hotfuse.errors import TileError
-from hotfuse.ir.dim import Dim, Expr, Max, Min, ceildiv, lower_bound, minimum, symbol, symbols_of
+from hotfuse.ir.dim import Dim, ceildiv, lower_bound, maximum, minimum, symbol, symbols_of
 
 # the grid
 
@@ -58,6 +59,7 @@ def coarsen(program: TileProgram, var: str, by: Dim) -> TileProgram:
     if most is not None and isinstance(axis.count, int) and axis.count <= most:
         grid = tuple(a for a in program.grid if a is not axis)
         return replace(program, grid=grid, body=(For(var, 0, axis.count, 1, program.body, free=True),))
+    _require_new(program, tile)
     first = symbol(tile) * by
     last = first + by if axis.count % by == 0 else minimum(axis.count, first + by)
     grid = tuple(Axis(tile, ceildiv(axis.count, by)) if a is axis else a for a in program.grid)
@@ -80,18 +82,19 @@ def parallelize(program: TileProgram, var: str) -> TileProgram:
     """Turns of a loop become tasks.
 
     before    grid g     for i in [a : b : s] free { body }
-    after     grid g, i.t ceil((b - a) / s)     body with i = a + s*i.t
+    after     grid g, i.t max(0, ceil((b - a) / s))     body with i = a + s*i.t
     requires  the loop is free and is the whole body, and its length is of sizes alone
     """
     loop = find_loop(program, var)
     if program.body != (loop,):
         raise TileError(f"the loop over {var} is not the whole body")
     _require_free(loop)
-    count = ceildiv(loop.stop - loop.start, loop.step)
+    count = ceildiv(_length(program, loop), loop.step)
     inner = {a.var for a in program.grid} & {s.name for s in symbols_of((count,))}
     if inner:
         raise TileError(f"the length of the loop over {var} depends on {', '.join(sorted(inner))}")
     tile = f"{var}.t"
+    _require_new(program, tile)
     body = substituted(loop.body, {var: loop.start + symbol(tile) * loop.step})
     return replace(program, grid=(*program.grid, Axis(tile, count)), body=body)
 
@@ -107,9 +110,9 @@ def split(program: TileProgram, var: str, by: int, outer: str) -> TileProgram:
     requires  `by` is a multiple of the step
     """
     loop = find_loop(program, var)
-    if by < 1 or by % loop.step:
-        raise TileError(f"the loop over {var} has steps of {loop.step}, which {by} is no multiple of")
-    names = {c.name: f"{c.name}.i" for c in loop.carry}
+    _require_runs(loop, by)
+    _require_new(program, outer)
+    names = unused((c.name for c in loop.carry), ".i", names_of(program))
     carry = tuple(Carry(names[c.name], c.name, names.get(c.next, c.next)) for c in loop.carry)
     start = symbol(outer)
     stop = start + by if (loop.stop - loop.start) % by == 0 else minimum(loop.stop, start + by)
@@ -138,19 +141,22 @@ def peel(program: TileProgram, var: str, by: int, rest: str) -> TileProgram:
 
     before    for i in [a : b : s] { body }
     after     for i in [a : a + (b - a)//by*by : s] { body }     for rest in [a + (b - a)//by*by : b : s] { body }
+              (with max(0, b - a) for b - a, where b may be below a)
     requires  `by` is a multiple of the step
     """
     loop = find_loop(program, var)
-    if by < 1 or by % loop.step:
-        raise TileError(f"the loop over {var} has steps of {loop.step}, which {by} is no multiple of")
+    _require_runs(loop, by)
     length = loop.stop - loop.start
     if is_multiple(length, by):
         return program
-    middle = loop.start + length // by * by
-    inner = {it.var: f"{it.var}.r" for it in walk(loop.body) if isinstance(it, For)}
+    _require_new(program, rest)
+    middle = loop.start + _length(program, loop) // by * by
+    taken = names_of(program)
+    inner = unused((it.var for it in walk(loop.body) if isinstance(it, For)), ".r", taken)
     second = with_loops(loop.body, {var: rest, **inner})
-    names = {n: f"{n}.r" for n in defined(loop.body)}
-    last = tuple(Carry(c.name, f"{c.name}.w", names.get(c.next, c.next)) for c in loop.carry)
+    names = unused(defined(loop.body), ".r", taken)
+    whole = unused((c.name for c in loop.carry), ".w", taken)
+    last = tuple(Carry(c.name, whole[c.name], names.get(c.next, c.next)) for c in loop.carry)
     tail = replace(loop, var=rest, start=middle, body=renamed(second, names), carry=last)
     if middle == loop.start:
         return put(
@@ -158,7 +164,6 @@ def peel(program: TileProgram, var: str, by: int, rest: str) -> TileProgram:
             loop,
             (replace(tail, carry=tuple(Carry(c.name, d.init, c.next) for c, d in zip(last, loop.carry, strict=True))),),
         )
-    whole = {c.name: f"{c.name}.w" for c in loop.carry}
     carry = tuple(Carry(whole[c.name], c.init, whole.get(c.next, c.next)) for c in loop.carry)
     return put(program, loop, (replace(loop, stop=middle, body=renamed(loop.body, whole), carry=carry), tail))
 
@@ -222,9 +227,11 @@ def in_parts(program: TileProgram, var: str, by: int) -> TileProgram:
     before    for k in [a : b : s] carry (acc = z -> n) { body }
     after     for k.p in [a : b : by] carry (acc = z -> acc.s) {
                   for k in [k.p : min(b, k.p + by) : s] carry (acc.p = z -> n) { body }     acc.s = map add acc acc.p }
-    requires  each carried block is a sum that begins with zeros; the result is rounded otherwise than before
+    requires  each carried block is a sum that begins with zeros, and nothing in the body uses what is summed so far; `by` is a
+              multiple of the step. The result is rounded otherwise than before
     """
     loop = find_loop(program, var)
+    _require_runs(loop, by)
     fills = {it.name: it for it in walk(program.body) if isinstance(it, Fill)}
     makers = {it.name: it for it in loop.body if isinstance(it, Dot | Map)}
     for c in loop.carry:
@@ -234,12 +241,15 @@ def in_parts(program: TileProgram, var: str, by: int) -> TileProgram:
         )
         if zero is None or zero.value != 0 or not adds:
             raise TileError(f"{c.name} is no sum that begins with zeros")
-    parts = {c.name: f"{c.name}.p" for c in loop.carry}
+        require_unseen(loop, c)
+    _require_new(program, f"{var}.p")
+    taken = names_of(program)
+    parts, sums = (unused((c.name for c in loop.carry), ending, taken) for ending in (".p", ".s"))
     start = symbol(f"{var}.p")
     carry = tuple(Carry(parts[c.name], c.init, c.next) for c in loop.carry)
     part = replace(loop, start=start, stop=minimum(loop.stop, start + by), body=renamed(loop.body, parts), carry=carry)
-    adds_up = tuple(Map(f"{c.name}.s", "add", (c.name, parts[c.name])) for c in loop.carry)
-    around = tuple(Carry(c.name, c.init, f"{c.name}.s") for c in loop.carry)
+    adds_up = tuple(Map(sums[c.name], "add", (c.name, parts[c.name])) for c in loop.carry)
+    around = tuple(Carry(c.name, c.init, sums[c.name]) for c in loop.carry)
     return put(program, loop, (For(f"{var}.p", loop.start, loop.stop, by, (part, *adds_up), around),))
 
 
@@ -280,11 +290,15 @@ def stage(program: TileProgram, var: str, buffer: str, scratch: str, size: Dim) 
 
     before    for i in I { for k in K { x = load b[f(k)] ... } }
     after     for k.c in K { y = load b[f(k.c)]     store y to s[k.c] }     for i in I { for k in K { x = load s[k] ... } }
-    requires  one load of the buffer in the loop, that does not depend on i, in loops whose limits do not, and no store to it;
-              `size` elements of scratch are enough for it
+    requires  the loop surely has a turn; one load of the buffer in it, that does not depend on i, in loops whose limits are
+              known before them; no store to the buffer; and `size` elements of a new scratch that surely hold it all
     """
     loop = find_loop(program, var)
     inner, load = _path_to_load(loop, buffer)
+    if scratch in {b.name for b in program.buffers}:
+        raise TileError(f"there is a buffer {scratch} already")
+    if not is_at_least(loop.stop - loop.start, 1, program.grid):
+        raise TileError(f"the loop over {var} may have no turn, and then nothing of {buffer} may be read")
     if any(isinstance(it, Store) and it.at.buffer == buffer for it in walk(program.body)):
         raise TileError(f"{buffer} is written too")
     parts: tuple[Instruction, ...] = (load, *inner)
@@ -296,18 +310,26 @@ def stage(program: TileProgram, var: str, buffer: str, scratch: str, size: Dim) 
     }
     if known & (moving - {x.var for x in inner}):
         raise TileError(f"what is read of {buffer} is not the same in every turn of the loop over {var}")
+    uneven = {x.var for x in inner} & {s.name for s in symbols_of(d for x in inner for d in dims_in(x))}
+    if uneven:
+        raise TileError(f"how often {buffer} is read depends on {', '.join(sorted(uneven))}")
     rows, cols = load.at.shape
     place: Dim = 0
+    needed: Dim = rows * cols
     for x in inner:
-        place = place * ceildiv(x.stop - x.start, x.step) + (symbol(x.var) - x.start) // x.step
+        turns = ceildiv(_length(program, x), x.step)
+        place, needed = place * turns + (symbol(x.var) - x.start) // x.step, needed * turns
+    if not is_at_least(size - needed, 0, program.grid):
+        raise TileError(f"{size} elements of scratch may be too few for {needed} of {buffer}")
     packed = Access(scratch, place * (rows * cols), cols, 1, (rows, cols))
-    copies = {x.var: symbol(f"{x.var}.c") for x in inner}
-    name = f"{load.name}.c"
+    fresh = unused([load.name, *(x.var for x in inner)], ".c", names_of(program))
+    copies = {x.var: symbol(fresh[x.var]) for x in inner}
+    name = fresh[load.name]
     copy: tuple[Instruction, ...] = substituted((Load(name, load.at, load.fill), Store(packed, name)), copies)
     for x in reversed(inner):
         limits = substituted((replace(x, body=()),), copies)[0]
         assert isinstance(limits, For)
-        copy = (replace(limits, var=f"{x.var}.c", body=copy, carry=(), unroll=1, free=False),)
+        copy = (replace(limits, var=fresh[x.var], body=copy, carry=(), unroll=1, free=False),)
     dtype = next(b.dtype for b in program.buffers if b.name == buffer)
     changed = _replaced((loop,), load, (Load(load.name, packed),))
     made = replace(program, buffers=(*program.buffers, Buffer(scratch, dtype, size, "scratch")))
@@ -343,24 +365,30 @@ def share(program: TileProgram) -> TileProgram:
     """
     stored = {it.at.buffer for it in walk(program.body) if isinstance(it, Store)}
 
-    def shared(body: tuple[Instruction, ...], known: Mapping[Instruction, str]) -> tuple[Instruction, ...]:
+    def shared(body: tuple[Instruction, ...], known: Mapping[str, str]) -> tuple[tuple[Instruction, ...], dict[str, str]]:
+        """The body, and what its instructions are called that are gone."""
         seen, same, kept = dict(known), dict[str, str](), list[Instruction]()
+        places: dict[str, Dim] = {}
         for it in body:
-            (now,) = renamed((it,), same) if same else (it,)
+            (now,) = renamed(substituted((it,), places) if places else (it,), same) if same else (it,)
             if isinstance(now, For):
-                kept.append(replace(now, body=shared(now.body, seen)))
+                inner, gone = shared(now.body, seen)
+                carry = tuple(Carry(c.name, c.init, gone.get(c.next, c.next)) for c in now.carry)
+                kept.append(replace(now, body=inner, carry=carry))
             elif isinstance(now, Store | Prefetch) or (isinstance(now, Load | Index) and now.at.buffer in stored):
                 kept.append(now)
             else:
-                key = replace(now, name="")
+                key = show(replace(now, name="_"))  # as text: 0.0 and -0.0 are equal, and not the same
                 if key in seen:
                     same[now.name] = seen[key]
+                    if isinstance(now, Index):
+                        places[now.name] = symbol(seen[key])
                     continue
                 seen[key] = now.name
                 kept.append(now)
-        return tuple(renamed(tuple(kept), same)) if same else tuple(kept)
+        return tuple(kept), same
 
-    return replace(program, body=shared(program.body, {}))
+    return replace(program, body=shared(program.body, {})[0])
 
 
 def prune(program: TileProgram) -> TileProgram:
@@ -389,19 +417,6 @@ def prune(program: TileProgram) -> TileProgram:
 # loops and names of a program
 
 
-def is_multiple(dim: Dim, by: Dim) -> bool:
-    """Whether a dim is surely a multiple of another one, whichever side its first minimum or maximum takes."""
-    if dim % by == 0:
-        return True
-    if isinstance(dim, Expr):
-        for monomial, coefficient in dim.terms:
-            if len(monomial) == 1 and isinstance(monomial[0][0], Min | Max) and monomial[0][1] == 1:
-                atom = monomial[0][0]
-                rest = dim - Expr(((monomial, coefficient),))
-                return all(is_multiple(rest + coefficient * side, by) for side in (atom.a, atom.b))
-    return False
-
-
 def find_loop(program: TileProgram, var: str) -> For:
     found = [it for it in walk(program.body) if isinstance(it, For) and it.var == var]
     if len(found) != 1:
@@ -413,23 +428,34 @@ def has_loop(program: TileProgram, var: str) -> bool:
     return any(isinstance(it, For) and it.var == var for it in walk(program.body))
 
 
-def defined(body: Iterable[Instruction]) -> set[str]:
-    """The blocks and indices that a body defines, and what its loops carry."""
-    found: set[str] = set()
-    for it in walk(tuple(body)):
-        name = getattr(it, "name", None)
-        if name is not None:
-            found.add(name)
-        if isinstance(it, For):
-            found |= {c.name for c in it.carry}
-    return found
-
-
 def _axis(program: TileProgram, var: str) -> Axis:
     found = next((a for a in program.grid if a.var == var), None)
     if found is None:
         raise TileError(f"the grid has no axis {var}")
     return found
+
+
+def _require_new(program: TileProgram, name: str) -> None:
+    if name in names_of(program):
+        raise TileError(f"the program has a {name} already")
+
+
+def _require_runs(loop: For, by: int) -> None:
+    if by < 1 or by % loop.step:
+        raise TileError(f"the loop over {loop.var} has steps of {loop.step}, which {by} is no multiple of")
+
+
+def require_unseen(loop: For, c: Carry) -> None:
+    """Nothing in the body of a loop uses a carried block but what makes the next one, once, and nothing uses that."""
+    readers = [it for it in walk(loop.body) if c.name in uses(it) or c.next in uses(it)]
+    if len(readers) != 1 or uses(readers[0]).count(c.name) != 1 or [x.next for x in loop.carry].count(c.next) != 1:
+        raise TileError(f"{c.name}, which the loop over {loop.var} carries, is used before the loop ends")
+
+
+def _length(program: TileProgram, loop: For) -> Dim:
+    """stop - start, or 0 where the stop is below the start."""
+    length = loop.stop - loop.start
+    return length if is_at_least(length, 0, program.grid) else maximum(length, 0)
 
 
 def _require_free(*loops: For) -> None:

@@ -20,9 +20,40 @@ from hotfuse.codegen.tile import (
     Prefetch,
     Reduce,
     Store,
+    TileProgram,
     walk,
 )
 from hotfuse.ir.dim import Dim, substitute, symbol
+
+
+def defined(body: Iterable[Instruction]) -> set[str]:
+    """The blocks and indices that a body defines, and what its loops carry."""
+    found: set[str] = set()
+    for it in walk(tuple(body)):
+        name = getattr(it, "name", None)
+        if name is not None:
+            found.add(name)
+        if isinstance(it, For):
+            found |= {c.name for c in it.carry}
+    return found
+
+
+def names_of(program: TileProgram) -> set[str]:
+    """All names of sizes, variables, blocks and indices."""
+    loops = {it.var for it in walk(program.body) if isinstance(it, For)}
+    return {*program.sizes, *(a.var for a in program.grid)} | loops | defined(program.body)
+
+
+def unused(names: Iterable[str], ending: str, taken: set[str]) -> dict[str, str]:
+    """A new name for each: the old one with the ending, as often as it takes to find one that is free. Takes them."""
+    found: dict[str, str] = {}
+    for name in sorted(set(names)):
+        new = name + ending
+        while new in taken:
+            new += ending
+        taken.add(new)
+        found[name] = new
+    return found
 
 
 def renamed(body: Iterable[Instruction], names: Mapping[str, str]) -> tuple[Instruction, ...]:

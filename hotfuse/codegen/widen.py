@@ -16,11 +16,12 @@ each turn stores elements of its own that no other turn reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from hotfuse.codegen.loop_limits import is_at_least, is_multiple, slope
 from hotfuse.codegen.scalar_ops import FOLDS, neutral
-from hotfuse.codegen.schedule import find_loop, is_multiple, put
+from hotfuse.codegen.schedule import find_loop, put, require_unseen
 from hotfuse.codegen.tile import (
     Access,
     Block,
@@ -42,11 +43,11 @@ from hotfuse.codegen.tile import (
     uses,
     walk,
 )
-from hotfuse.codegen.tile_names import renamed
+from hotfuse.codegen.tile_names import names_of, renamed, unused
 from hotfuse.codegen.tile_text import dims_in, show
 from hotfuse.codegen.tile_types import BlockType, types
 from hotfuse.errors import TileError
-from hotfuse.ir.dim import Dim, lower_bound, substitute, symbol, symbols_of
+from hotfuse.ir.dim import lower_bound, symbol, symbols_of
 from hotfuse.ir.types import BOOL, I64
 
 _FOLD_OF = {combine: fold for fold, combine in FOLDS.items()}
@@ -59,31 +60,25 @@ def widen(program: TileProgram, var: str, by: int, axis: int) -> TileProgram:
         raise TileError(f"{by} turns along axis {axis} make no block")
     if loop.step != 1:
         raise TileError(f"the loop over {var} has steps of {loop.step}; only turns next to each other make a block")
-    if not loop.free:
-        _require_apart(loop)
+    _require_apart(loop, {b.name for b in program.scratch} if loop.free else {b.name for b in program.buffers})
     bound = None
     if not is_multiple(loop.stop - loop.start, by):
-        bound = Bound(symbol(var), *_along(axis, 1, 0), loop.stop)
-    wide = _Wide(var, by, axis, bound, types(program), {it.name: it for it in walk(program.body) if isinstance(it, Fill)})
+        first = 0 if is_at_least(loop.start, 0, program.grid) else loop.start  # a bound is never below 0
+        bound = Bound(symbol(var) - first, *_along(axis, 1, 0), loop.stop - first)
+    fills = {it.name: it for it in walk(program.body) if isinstance(it, Fill)}
+    wide = _Wide(var, by, axis, bound, types(program), fills, names_of(program))
     return put(program, loop, tuple(wide.loop(loop)))
-
-
-def slope(dim: Dim, var: str) -> Dim | None:
-    """What a dim grows by when a variable grows by 1, if that is the same everywhere."""
-    if isinstance(dim, int) or var not in {s.name for s in symbols_of((dim,))}:
-        return 0
-    step = substitute(dim, {var: symbol(var) + 1}) - dim
-    return None if var in {s.name for s in symbols_of((step,))} else step
 
 
 def _along(axis: int, value: int, other: int) -> tuple[int, int]:
     return (value, other) if axis == 0 else (other, value)
 
 
-def _require_apart(loop: For) -> None:
-    """Each turn stores elements of its own, and reads of what is stored only those."""
-    inner = {it.var for it in walk(loop.body) if isinstance(it, For)}
-    stores = [it for it in walk(loop.body) if isinstance(it, Store)]
+def _require_apart(loop: For, buffers: Container[str]) -> None:
+    """Each turn stores elements of its own, and reads of what is stored only those. The turns of a free loop do so in memory
+    that tasks share; in scratch they may follow each other at the same place."""
+    inner = {it.var if isinstance(it, For) else it.name for it in walk(loop.body) if isinstance(it, For | Index)}
+    stores = [it for it in walk(loop.body) if isinstance(it, Store) and it.at.buffer in buffers]
     for it in stores:
         step = slope(it.at.offset, loop.var)
         least = None if step is None else lower_bound(step)
@@ -97,7 +92,7 @@ def _require_apart(loop: For) -> None:
 
 @dataclass
 class _Wide:
-    """Widens instructions in order. State: the blocks that are wide, and how many names were made."""
+    """Widens instructions in order. State: the blocks that are wide, and how many names were made. `taken` are the program's."""
 
     var: str
     by: int
@@ -105,30 +100,41 @@ class _Wide:
     bound: Bound | None
     known: Mapping[str, BlockType]
     fills: Mapping[str, Fill]
+    taken: set[str]
     wide: set[str] = field(default_factory=set)
     made: int = 0
 
     def fresh(self, what: str) -> str:
-        self.made += 1
-        return f"{self.var}.{what}{self.made}"
+        while True:
+            self.made += 1
+            name = f"{self.var}.{what}{self.made}"
+            if name not in self.taken:
+                return name
+
+    def mark(self, name: str) -> None:
+        """A block of the program becomes wide."""
+        extent = self.known[name][1][self.axis]
+        if extent != 1:
+            raise TileError(f"{name} has {extent} elements along axis {self.axis} already")
+        self.wide.add(name)
 
     def loop(self, it: For) -> list[Instruction]:
         """The loop itself, its carried folds joined after it."""
         before: list[Instruction] = []
         after: list[Instruction] = []
         carry: list[Carry] = []
-        names: dict[str, str] = {}
+        names = unused((c.name for c in it.carry), ".v", self.taken)
         folds: dict[str, tuple[str, str]] = {}
         for c in it.carry:
             op, value = self._fold(c, it)
+            self.mark(c.next)
             dtype, shape = self.known[c.name]
             start = neutral(_FOLD_OF[op], dtype)
-            zero, inner = self.fresh("z"), f"{c.name}.v"
+            zero, inner = self.fresh("z"), names[c.name]
             before.append(Fill(zero, dtype, self._shape(shape), start))
-            names[c.name] = inner
             folds[c.next] = op, value
             carry.append(Carry(inner, zero, c.next))
-            self.wide |= {inner, c.next}
+            self.wide.add(inner)
             init = self.fills.get(c.init)
             if init is not None and init.value == start:
                 after.append(Reduce(c.name, _FOLD_OF[op], self.axis, inner))
@@ -148,9 +154,9 @@ class _Wide:
     def _fold(self, c: Carry, it: For) -> tuple[str, str]:
         """The operation of a carried fold, and what it takes in."""
         made = next((x for x in it.body if isinstance(x, Map) and x.name == c.next), None)
-        users = [x for x in walk(it.body) if c.name in uses(x)]
-        if made is None or made.op not in _FOLD_OF or users != [made] or made.args.count(c.name) != 1:
+        if made is None or made.op not in _FOLD_OF or c.name not in made.args:
             raise TileError(f"{c.name}, which the loop over {it.var} carries, is no fold; its turns depend on each other")
+        require_unseen(it, c)
         return made.op, made.args[1 - made.args.index(c.name)]
 
     def _folded(self, op: str, value: str, body: list[Instruction]) -> str:
@@ -173,7 +179,7 @@ class _Wide:
         match it:
             case Map() | Cast():
                 if self._any(uses(it)):
-                    self.wide.add(it.name)
+                    self.mark(it.name)
                 return [it]
             case Load():
                 if not self._moves(it):
@@ -214,7 +220,7 @@ class _Wide:
             return [it]
         body: list[Instruction] = []
         one, acc = self.spread(moving, body), self.spread(it.acc, body)
-        self.wide.add(it.name)
+        self.mark(it.name)
         return [*body, Dot(it.name, *((one, it.b) if self.axis == 0 else (it.a, one)), acc)]
 
     def _reduce(self, it: Reduce) -> Reduce:
@@ -223,7 +229,7 @@ class _Wide:
                 raise TileError(
                     f"`{show(it)}`: it reduces the axis that the turns of the loop over {self.var} are to lie along"
                 )
-            self.wide.add(it.name)
+            self.mark(it.name)
         return it
 
     def _iota(self, it: Iota) -> Iota:
@@ -264,6 +270,8 @@ class _Wide:
         if name in self.wide:
             return name
         dtype, shape = self.known[name]
+        if shape[self.axis] != 1:
+            raise TileError(f"{name} has {shape[self.axis]} elements along axis {self.axis} already")
         wide = self.fresh("w")
         self.wide.add(wide)
         fill = self.fills.get(name)

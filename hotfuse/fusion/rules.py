@@ -2,7 +2,7 @@
 
     product     panel_matmul, then elementwise nodes over its result
     attention   attention, then a view and a copy that only put its heads side by side
-    rows        elementwise nodes, gathers, and norms or reductions over the last axes, all over one domain
+    rows        elementwise nodes, gathers, pads, and norms, reductions or running folds over the same axes, all over one domain
     copy        a reshape that no strides express
     concat      inputs side by side, each copied to its place
     pack        the columns of a product's second operand, where they are no weights
@@ -25,7 +25,12 @@ MEMORY_TYPES: frozenset[DType] = frozenset(
     DTYPES[n] for n in ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool")
 )
 _NORMS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
-_REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
+_REDUCTIONS = (
+    "reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all", "logsumexp",
+)  # fmt: skip
+_READS = ("gather", "gather_elements", "pad")  # whose results are read through access maps of their own
+_PLACES = ("argmax", "argmin")
+_SCANS = ("cumsum", "cumprod")
 _NOT_NATIVE = ("lgamma", "digamma")
 
 
@@ -36,17 +41,20 @@ class Cluster:
     kind: str
     nodes: list[Node]
     domain: Shape
-    folded: int = 0
+    folded: tuple[int, ...] = ()
+    reverse: bool = False
 
 
 @dataclass(frozen=True)
 class Fused:
-    """Nodes that become one kernel: `kind` says which, `domain` the points it computes, `folded` the axes that it reduces."""
+    """Nodes that become one kernel: `kind` says which, `domain` the points it computes, `folded` the axes that it reduces or
+    runs along, from their ends where `reverse`."""
 
     kind: str
     nodes: tuple[Node, ...]
     domain: Shape = field(default=())
-    folded: int = 0
+    folded: tuple[int, ...] = ()
+    reverse: bool = False
 
 
 def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:
@@ -72,7 +80,7 @@ def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
             cluster = clusters.get(name)
             if cluster is None or not alone(name) or not _may_join(cluster, made, node, values):
                 continue
-            if made.kind in ("product", "attention"):  # anchors only begin groups
+            if made.kind in ("product", "attention") or node.op in _READS:  # these read memory: they only begin groups
                 continue
             if cluster.kind == "rows" or made.kind == "rows":
                 made = _joined(cluster, made)
@@ -80,7 +88,7 @@ def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
         clusters[node.id] = made
     order = {node.id: place for place, node in enumerate(graph.nodes)}
     return [
-        Fused(c.kind, tuple(sorted(c.nodes, key=lambda n: order[n.id])), c.domain, c.folded)
+        Fused(c.kind, tuple(sorted(c.nodes, key=lambda n: order[n.id])), c.domain, c.folded, c.reverse)
         for id, c in sorted(clusters.items(), key=lambda item: order[item[0]])
     ]
 
@@ -106,20 +114,20 @@ def _placed_attention(
 def _joined(first: Cluster, second: Cluster) -> Cluster:
     """Both in one; a product stays what it is."""
     kind = "product" if "product" in (first.kind, second.kind) else "rows"
-    folded = max(first.folded, second.folded)
-    domain = first.domain if first.folded else second.domain
-    return Cluster(kind, [*first.nodes, *second.nodes], domain, folded)
+    folding = first if first.folded else second
+    return Cluster(kind, [*first.nodes, *second.nodes], folding.domain, folding.folded, folding.reverse)
 
 
 def _may_join(cluster: Cluster, made: Cluster, node: Node, values: Mapping[str, Value]) -> bool:
     if cluster.domain != made.domain:
         return False
     if {cluster.kind, made.kind} == {"rows"}:
-        return not (cluster.folded and made.folded and cluster.folded != made.folded) and not _drops_axes(cluster, values)
+        ways = {(c.folded, c.reverse) for c in (cluster, made) if c.folded}
+        return len(ways) < 2 and not _drops_axes(cluster, values)
     if cluster.kind == "product" and made.kind == "rows":
-        return not made.folded and not any(n.op == "gather" for n in made.nodes)
+        return not made.folded and not any(n.op in _READS for n in made.nodes)
     if cluster.kind == "rows" and made.kind == "product":  # the product came first into what grows now
-        return not cluster.folded and not any(n.op == "gather" for n in cluster.nodes)
+        return not cluster.folded and not any(n.op in _READS for n in cluster.nodes)
     return False
 
 
@@ -145,33 +153,40 @@ def _cluster_of(node: Node, values: Mapping[str, Value], layouts: Mapping[str, L
         return Cluster("copy", [node], shape)
     if pattern is Pattern.ELEMENTWISE and OPS[node.op].scalar is not None and node.op not in _NOT_NATIVE:
         return Cluster("rows", [node], shape)
-    if node.op == "gather":
+    if node.op in _READS:
         return Cluster("rows", [node], shape)
     if node.op in _NORMS:
         return _norm(node, shape)
-    if node.op in _REDUCTIONS:
+    if node.op in (*_REDUCTIONS, *_PLACES):
         return _reduction(node, values)
+    if node.op in _SCANS:
+        return _running(node, shape)
     return None
 
 
 def _norm(node: Node, shape: Shape) -> Cluster | None:
-    axis = node.attrs.get("axis", -1) % len(shape) if shape else 0
-    folded = len(shape) - axis
-    if not shape or (node.op in ("softmax", "log_softmax") and folded != 1):
+    if not shape:
         return None
+    axis = node.attrs.get("axis", -1) % len(shape)
+    folded = (axis,) if node.op in ("softmax", "log_softmax") else tuple(range(axis, len(shape)))
     return Cluster("rows", [node], shape, folded)
 
 
 def _reduction(node: Node, values: Mapping[str, Value]) -> Cluster | None:
-    """Over the last axes alone."""
     domain = _shape(node.inputs[0] or "", values)
     if not domain:
         return None
     axes = node.attrs.get("axes")
-    found = sorted(a % len(domain) for a in (range(len(domain)) if axes is None else axes))
-    if not found or found != list(range(len(domain) - len(found), len(domain))):
+    if node.op in _PLACES:
+        axes = None if node.attrs.get("axis") is None else (node.attrs["axis"],)
+    found = tuple(sorted({a % len(domain) for a in (range(len(domain)) if axes is None else axes)}))
+    return Cluster("rows", [node], domain, found) if found else None
+
+
+def _running(node: Node, shape: Shape) -> Cluster | None:
+    if not shape:
         return None
-    return Cluster("rows", [node], domain, len(found))
+    return Cluster("rows", [node], shape, (node.attrs.get("axis", 0) % len(shape),), bool(node.attrs.get("reverse", False)))
 
 
 def _shape(name: str, values: Mapping[str, Value]) -> Shape | None:

@@ -80,7 +80,23 @@ def test_views_and_what_has_no_native_code_are_in_no_group() -> None:
     assert groups(graph) == [("copy", ["reshape"])]
 
 
-def test_reductions_over_other_axes_are_left_alone() -> None:
+def test_reductions_over_any_axes_are_rows() -> None:
     b = GraphBuilder()
     x = b.input("x", tensor(F32, 4, 8))
-    assert groups(b.build([b.add("reduce_sum", x, axes=(0,), keepdims=False), b.add("softmax", x, axis=0)])) == []
+    made = [b.add("reduce_sum", x, axes=(0,), keepdims=False), b.add("softmax", x, axis=0)]
+    assert groups(b.build(made)) == [("rows", ["reduce_sum"]), ("rows", ["softmax"])]
+
+
+def test_folds_over_different_axes_or_ways_stay_apart() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor(F32, 4, 8))
+    across = b.add("softmax", b.add("softmax", x, axis=0), axis=1)
+    back = b.add("cumsum", b.add("cumsum", x, axis=1), axis=1, reverse=True)
+    assert groups(b.build([across, back])) == [("rows", [op]) for op in ("softmax", "softmax", "cumsum", "cumsum")]
+
+
+def test_what_reads_through_an_index_begins_a_group() -> None:
+    b = GraphBuilder()
+    x, i = b.input("x", tensor(F32, 4, 8)), b.input("i", tensor(I64, 4, 8))
+    made = b.add("relu", b.add("gather_elements", b.add("exp", x), b.add("neg", i), axis=1))
+    assert groups(b.build([made])) == [("rows", ["exp"]), ("rows", ["neg"]), ("rows", ["gather_elements", "relu"])]
