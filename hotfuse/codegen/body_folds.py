@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from hotfuse.codegen.body_builder import BodyBuilder
 
 
-def _centered(b: BodyBuilder, x: str, dtype: DType, length: str) -> str:
-    mean = b.map("x / y", dtype, x=b.fold("sum", x, dtype), y=length)
-    return b.map("x - y", dtype, x=x, y=mean)
-
-
 def _scaled(b: BodyBuilder, step: str, dtype: DType, node: Node, first: int = 1) -> str:
     for place, formula in ((first, "x * y"), (first + 1, "x + y")):
         if place < len(node.inputs) and (name := node.inputs[place]) is not None:
@@ -34,11 +29,17 @@ def _epsilon(b: BodyBuilder, node: Node, default: float, dtype: DType) -> str:
 
 
 def _layer_norm(b: BodyBuilder, node: Node) -> tuple[str, DType]:
+    """The rounding of the mean is measured and taken out again: where all elements of a row are equal, or nearly, it would
+    be all that is left, made large by the division."""
     x, dtype = b.wide(_first(node))
     length = b.row_length(dtype)
-    centered = _centered(b, x, dtype, length)
-    square = b.fold("sum", b.map("x * x", dtype, x=centered), dtype)
-    factor = b.map("1 / sqrt(x / y + z)", dtype, x=square, y=length, z=_epsilon(b, node, 1e-5, dtype))
+    mean = b.map("x / y", dtype, x=b.fold("sum", x, dtype), y=length)
+    rough = b.map("x - y", dtype, x=x, y=mean)
+    rest = b.map("x / y", dtype, x=b.fold("sum", rough, dtype), y=length)
+    square = b.map("x / y", dtype, x=b.fold("sum", b.map("x * x", dtype, x=rough), dtype), y=length)
+    variance = b.map("max(x - y * y, 0)", dtype, x=square, y=rest)
+    factor = b.map("1 / sqrt(x + z)", dtype, x=variance, z=_epsilon(b, node, 1e-5, dtype))
+    centered = b.map("x - y", dtype, x=rough, y=rest)
     return _scaled(b, b.map("x * y", dtype, x=centered, y=factor), dtype, node), dtype
 
 

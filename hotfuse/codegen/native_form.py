@@ -1,19 +1,24 @@
 """The form of a graph that native code is made from.
 
-products      matmul(x, y)  ->  panel_matmul(x, pack(y))
-patches       a convolution whose windows lie side by side  ->  a copy of the patches, and a product
+products        matmul(x, y)  ->  panel_matmul(x, pack(y)); of half types, x as f32 and the result rounded once
+patches         a convolution whose windows lie side by side  ->  a copy of the patches, and a product
+channel norms   group, instance and batch norm  ->  a norm over the last axes of a view, and elementwise steps
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hotfuse.codegen.loop_order import tile_of
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.types import F32, F64, TensorType, numel
+from hotfuse.ir.types import BF16, F16, F32, F64, DType, TensorType, numel
 from hotfuse.passes.rewrite import Draft, rewrite
+
+FLOATS = (F64, F32, F16, BF16)
 
 
 def native_graph(graph: Graph, spec: Spec) -> Graph:
@@ -24,26 +29,92 @@ def native_graph(graph: Graph, spec: Spec) -> Graph:
     def patches(draft: Draft, node: Node) -> Value | None:
         return _patches(draft, node, spec)
 
-    return rewrite(graph, {"matmul": [products], "conv": [patches]})
+    norms = {"group_norm": [_group_norm], "instance_norm": [_instance_norm], "batch_norm": [_batch_norm]}
+    return rewrite(graph, {"matmul": [products], "conv": [patches], **norms})
 
 
 def _product(draft: Draft, x: Value, y: Value, spec: Spec) -> Value | None:
     a, b = _matrix(x), _matrix(y)
     if a is None or b is None or b.shape is None:
         return None
-    n = b.shape[-1]
-    _, panel = tile_of(spec, n, a.dtype)
-    lanes = spec.vector_bytes // a.dtype.bytes
+    n, wide = b.shape[-1], F64 if a.dtype == F64 else F32
+    _, panel = tile_of(spec, n, wide)
+    lanes = spec.vector_bytes // wide.bytes
     last = -(-(n % panel) // lanes) * lanes if isinstance(n, int) and n % panel else panel
     panels = draft.add("pack", y, panel=panel, last=last)
-    return draft.add("panel_matmul", x, panels, columns=(n,), panel=panel, last=last)
+    found = draft.add("panel_matmul", _cast(draft, x, wide), panels, columns=(n,), panel=panel, last=last)
+    return _cast(draft, found, a.dtype)
+
+
+def _cast(draft: Draft, value: Value, to: DType) -> Value:
+    assert isinstance(value.type, TensorType)
+    return value if value.type.dtype == to else draft.add("cast", value, to=to)
 
 
 def _matrix(value: Value) -> TensorType | None:
     type = value.type
-    if isinstance(type, TensorType) and type.shape is not None and len(type.shape) > 1 and type.dtype in (F32, F64):
+    if isinstance(type, TensorType) and type.shape is not None and len(type.shape) > 1 and type.dtype in FLOATS:
         return type
     return None
+
+
+def _shaped(draft: Draft, value: Value, shape: Sequence[Dim]) -> Value:
+    return draft.add("reshape", value, draft.sizes(tuple(shape), value.device), allow_zero=True)
+
+
+def _group_norm(draft: Draft, node: Node) -> Value | None:
+    """before: group_norm(x, scale, bias)     after: layer_norm of x as [n, groups, channels of a group, places], scaled"""
+    x, *given = draft.inputs(node)
+    type = None if x is None else _matrix(x)
+    if x is None or type is None or type.shape is None:
+        return None
+    (batch, channels, *sizes), groups = type.shape, node.attrs["groups"]
+    if not isinstance(channels, int) or channels % groups:
+        return None
+    each = (groups, channels // groups)
+    grouped = _shaped(draft, _cast(draft, x, _wide(type)), (batch, *each, numel(tuple(sizes))))
+    found = draft.add("layer_norm", grouped, axis=2, epsilon=node.attrs.get("epsilon", 1e-5))
+    found = _affine(draft, found, given, (*each, 1))
+    return _cast(draft, _shaped(draft, found, type.shape), type.dtype)
+
+
+def _instance_norm(draft: Draft, node: Node) -> Value | None:
+    """before: instance_norm(x, scale, bias)     after: layer_norm over the places of a channel, scaled"""
+    x, *given = draft.inputs(node)
+    type = None if x is None else _matrix(x)
+    if x is None or type is None or type.shape is None or len(type.shape) < 3:
+        return None
+    found = draft.add("layer_norm", _cast(draft, x, _wide(type)), axis=2, epsilon=node.attrs.get("epsilon", 1e-5))
+    found = _affine(draft, found, given, (type.shape[1], *(1,) * (len(type.shape) - 2)))
+    return _cast(draft, found, type.dtype)
+
+
+def _batch_norm(draft: Draft, node: Node) -> Value | None:
+    """before: batch_norm(x, scale, bias, mean, variance)     after: (x - mean) * (scale / sqrt(variance + epsilon)) + bias"""
+    x, *given = draft.inputs(node)
+    type = None if x is None else _matrix(x)
+    if x is None or type is None or type.shape is None or len(given) != 4 or None in given:
+        return None
+    wide = _wide(type)
+    shape = (type.shape[1], *(1,) * (len(type.shape) - 2))
+    scale, bias, mean, variance = (_shaped(draft, _cast(draft, v, wide), shape) for v in given if v is not None)
+    epsilon = draft.define(np.array(node.attrs.get("epsilon", 1e-5), wide.numpy), x.device)
+    factor = draft.add("div", scale, draft.add("sqrt", draft.add("add", variance, epsilon)))
+    found = draft.add("mul", draft.add("sub", _cast(draft, x, wide), mean), factor)
+    return _cast(draft, draft.add("add", found, bias), type.dtype)
+
+
+def _wide(type: TensorType) -> DType:
+    return F64 if type.dtype == F64 else F32
+
+
+def _affine(draft: Draft, value: Value, given: Sequence[Value | None], shape: Sequence[Dim]) -> Value:
+    """value * scale + bias, each of them given or not, in shape."""
+    assert isinstance(value.type, TensorType)
+    for op, parameter in zip(("mul", "add"), given, strict=False):
+        if parameter is not None:
+            value = draft.add(op, value, _shaped(draft, _cast(draft, parameter, value.type.dtype), shape))
+    return value
 
 
 def _patches(draft: Draft, node: Node, spec: Spec) -> Value | None:
@@ -59,21 +130,18 @@ def _patches(draft: Draft, node: Node, spec: Spec) -> Value | None:
     counts: list[Dim] = [size // step for size, step in zip(sizes, window, strict=True)]
     rank = len(window)
 
-    def shaped(value: Value, shape: Sequence[Dim]) -> Value:
-        return draft.add("reshape", value, draft.sizes(tuple(shape), value.device), allow_zero=True)
-
     split = [d for count, step in zip(counts, window, strict=True) for d in (count, step)]
-    cut = shaped(x, (batch, channels, *split))
+    cut = _shaped(draft, x, (batch, channels, *split))
     order = (0, *(2 + 2 * i for i in range(rank)), 1, *(3 + 2 * i for i in range(rank)))
     area = channels * numel(tuple(window))
-    rows = shaped(draft.add("transpose", cut, perm=order), (batch, numel(tuple(counts)), area))
-    weights = draft.add("transpose", shaped(w, (filters, area)), perm=(1, 0))
+    rows = _shaped(draft, draft.add("transpose", cut, perm=order), (batch, numel(tuple(counts)), area))
+    weights = draft.add("transpose", _shaped(draft, w, (filters, area)), perm=(1, 0))
     found = _product(draft, rows, weights, spec)
     if found is None:
         return None
     if bias and bias[0] is not None:
         found = draft.add("add", found, bias[0])
-    return shaped(draft.add("transpose", found, perm=(0, 2, 1)), (batch, filters, *counts))
+    return _shaped(draft, draft.add("transpose", found, perm=(0, 2, 1)), (batch, filters, *counts))
 
 
 def _side_by_side(node: Node, image: TensorType, kernel: TensorType) -> bool:

@@ -11,9 +11,13 @@ Some records need another body than their own, by attributes or for the sake of 
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from hotfuse.codegen.scalar_ops import SCALAR_OPS, result_dtype
 from hotfuse.codegen.tile import Cast, Fill, Instruction, Map
@@ -162,6 +166,7 @@ def expand_op(
             return (), names["x"]
         name = fresh()
         return (Cast(name, to, names["x"]),), name
+    attrs = {**_defaults(op), **attrs}
     body = BODIES[op.name](attrs) if op.name in BODIES else op.scalar
     if op.name == "clip":
         body = "x" if "y" not in names else "max(x, y)"
@@ -169,3 +174,12 @@ def expand_op(
     if body is None:
         raise TileError(f"{op.name} has no scalar body; lower it by its loop structure")
     return expand(body, names, dtypes, attrs, fresh)
+
+
+@functools.cache
+def _defaults(op: OpDef) -> Mapping[str, Any]:
+    """Attributes that a node need not have, as the reference has them."""
+    if op.reference is None or isinstance(op.reference, np.ufunc):
+        return {}
+    parameters = inspect.signature(op.reference).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}

@@ -4,8 +4,8 @@
 
 `pack` writes the columns of y in panels, `panel` columns each, one panel after the other, and in a panel row after row; what is
 missing in the last one is 0. The last panel has `last` columns, which is less than `panel` only where the number of columns
-is known. `columns` of a product is that number, in a tuple. Packing weights is work that depends on weights alone, so it is
-done once, as any such work is.
+is known. `columns` of a product is that number, in a tuple. Panels of half types go with rows of f32. Packing weights is work
+that depends on weights alone, so it is done once, as any such work is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from hotfuse.ir.dim import Dim, ceildiv
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, broadcast_shapes, define, size_of
-from hotfuse.ir.types import TensorType, Type
+from hotfuse.ir.types import BF16, F16, F32, TensorType, Type
 
 Array = np.ndarray[Any, Any]
 _LINE = 64  # bytes: vectors of a panel that cross a cache line cost twice
@@ -66,7 +66,8 @@ def unpack(panels: Array, k: int, n: int, panel: int, last: int) -> Array:
 
 
 def panel_matmul(x: Array, panels: Array, *, columns: tuple[int], panel: int, last: int) -> Array:
-    result: Array = np.matmul(x, unpack(panels, x.shape[-1], columns[0], panel, last))
+    columns_of = unpack(panels, x.shape[-1], columns[0], panel, last).astype(x.dtype, copy=False)
+    result: Array = np.matmul(x, columns_of)
     return result
 
 
@@ -84,7 +85,7 @@ def _pack_infer(call: Call) -> Sequence[Type]:
 
 def _matmul_infer(call: Call) -> Sequence[Type]:
     x, panels = call.tensor(0), call.tensor(1)
-    if x.dtype != panels.dtype:
+    if x.dtype != panels.dtype and not (x.dtype == F32 and panels.dtype in (F16, BF16)):
         raise call.fail(f"inputs have different types, {x.dtype} and {panels.dtype}")
     if x.shape is None or panels.shape is None:
         return (TensorType(x.dtype, None),)
