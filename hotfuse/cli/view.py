@@ -23,10 +23,10 @@ json_option = click.option(
 
 
 def make_console(json_path: str | None = None) -> Console:
-    """The console of one command. Outside a terminal lines are not cut at 80 columns."""
+    """The console of one command. Outside a terminal lines are not cut at 80 columns. `:a:` in a name is no emoji."""
     to_errors = json_path == "-"
     stream = sys.stderr if to_errors else sys.stdout
-    return Console(stderr=to_errors, width=None if stream.isatty() else 120, highlight=False, soft_wrap=False)
+    return Console(stderr=to_errors, width=None if stream.isatty() else 120, highlight=False, soft_wrap=False, emoji=False)
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:

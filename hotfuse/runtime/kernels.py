@@ -1,11 +1,14 @@
 """Kernels: tile programs as code that can be called, each compiled once in a process.
 
-State: the code of each program and instruction set, as long as somebody holds the kernel; a lock guards the table, never LLVM.
+State: the code of each program and instruction set, as long as somebody holds the kernel, and what was compiled so far; a lock
+guards both, never LLVM.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
+from dataclasses import dataclass
 
 from hotfuse.codegen.link import Code
 from hotfuse.codegen.llvm_compile import compile_ir
@@ -26,17 +29,35 @@ class Kernel:
         self.address = self.code.address(program.name)
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """Kernels that this process has compiled, those included that nobody holds any more, and the CPU time that it took to emit,
+    compile and link them."""
+
+    kernels: int = 0
+    cpu_s: float = 0.0
+
+
 _KERNELS: weakref.WeakValueDictionary[tuple[TileProgram, str], Kernel] = weakref.WeakValueDictionary()
 _LOCK = make_lock()
+_COMPILED = Compiled()
+
+
+def compiled_so_far() -> Compiled:
+    """What this process has spent on kernels."""
+    return _COMPILED
 
 
 def kernel_of(program: TileProgram, spec: Spec) -> Kernel:
     """The kernel of a program on this machine, compiled now if nobody has it."""
+    global _COMPILED
     key = (program, spec.key)
     with _LOCK:
         found = _KERNELS.get(key)
     if found is None:
+        begun = time.thread_time()
         made = Kernel(program, compile_ir(emit(program, spec.vector_bytes // 4), spec))
         with _LOCK:
+            _COMPILED = Compiled(_COMPILED.kernels + 1, _COMPILED.cpu_s + time.thread_time() - begun)
             found = _KERNELS.setdefault(key, made)
     return found

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import hotfuse
-from hotfuse.cli.bench import entry
+from hotfuse.cli.bench import suites
 from hotfuse.cli.bench.contest import Result as Contest
 from hotfuse.cli.bench.contest import Row
 from hotfuse.cli.bench.plot import save_plot
@@ -160,7 +160,11 @@ def test_a_torch_model_by_name_gives_torch_and_onnx_engines_the_same_weights() -
         (("mlp", "--seq", "7"), "mlp has no sequence"),
         (("--suite", "cpu", "--batch", "2"), "a suite has sizes of its own"),
         (("mlp", "--plot", "out.txt"), "a picture ends in"),
-        (("--suite", "lengths"), "which this version has not"),
+        (("--suite", "cpu", "--only", "mlp,resnet-51"), "--only resnet-51: no part of the suite has a name that begins so"),
+        (("--suite", "gemm", "--only", "chain:"), "--only chain:: no part of the suite"),
+        (("mlp", "--only", "mlp"), "--only takes parts of the suites cpu, gemm and pointwise"),
+        (("--suite", "lengths", "--only", "17"), "--only takes parts of the suites cpu, gemm and pointwise"),
+        (("--suite", "lengths", "--plot", "x.png"), "there is no picture of the suite lengths"),
     ],
 )
 def test_what_is_refused_before_anything_runs(arguments: tuple[str, ...], message: str) -> None:
@@ -201,24 +205,52 @@ def test_a_chain_that_memory_cannot_hold_is_not_begun(monkeypatch: pytest.Monkey
         available = 100 << 20
 
     monkeypatch.setattr(psutil, "virtual_memory", Little)
-    found = entry._lack_of_memory("chain:silu:32MB")
+    found = suites.lack_of_memory("chain:silu:32MB")
     assert found is not None
     assert "nothing was run" in found.failed
     Little.available = 100 << 30
-    assert entry._lack_of_memory("chain:silu:32MB") is None
-    assert entry._lack_of_memory("gemm:4096x4096x4096") is None
+    assert suites.lack_of_memory("chain:silu:32MB") is None
+    assert suites.lack_of_memory("gemm:4096x4096x4096") is None
 
 
 def test_the_gemm_suite_runs() -> None:
     done = bench("--suite", "gemm", "--quick", "--threads", "1", "--json", "-")
     assert done.exit_code == 0, done.output
-    kernels = json.loads(done.stdout)["kernels"]
-    assert len(kernels) == entry.QUICK_KERNELS
+    report = json.loads(done.stdout)
+    kernels = report["kernels"]
+    assert len(kernels) == suites.QUICK_KERNELS
     for kernel in kernels:
         flops, rows = kernel["work"]["flops"], {row["engine"]: row for row in kernel["rows"]}
         assert set(kernel["rates_s"]) == {"hotfuse", "numpy", "torch"} == set(rows)
         assert kernel["rates_s"]["numpy"] == pytest.approx(flops / rows["numpy"]["timing"]["median_s"])
         assert kernel["share"] == pytest.approx(kernel["rates_s"]["hotfuse"] / kernel["rates"]["flops_s"])
+    mean, least = report["criteria"]
+    assert (mean["wanted"], least["wanted"]) == (0.9, 0.75)
+    assert least["figure"] == pytest.approx(min(kernel["share"] for kernel in kernels))
+    assert "criteria (a quick run claims nothing)" in done.stderr
+
+
+def test_a_part_of_a_suite_runs_and_ends_with_its_criteria() -> None:
+    done = bench("--suite", "cpu", "--only", "mlp", "--quick", "--against", "onnxruntime", "--hotfuse", "onnx", "--json", "-")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert [found["model"] for found in report["models"]] == ["mlp"]
+    assert next(row["facts"]["kernels"] for row in report["models"][0]["rows"] if row["engine"] == "hotfuse-onnx") > 0
+    assert [c["what"] for c in report["criteria"]] == [
+        "mlp against onnxruntime",
+        "slowest against its best peer",
+        "geometric mean over the best peers",
+        "mlp through Session.run: time over ONNX Runtime's",
+        "mlp: peak memory over onnxruntime's",
+    ]
+    assert all(c["figure"] > 0 for c in report["criteria"])
+
+
+def test_only_keeps_the_parts_whose_names_begin_so() -> None:
+    assert suites.choose(["mlp", "minilm-s16", "minilm-s128"], ["minilm"]) == ["minilm-s16", "minilm-s128"]
+    assert suites.choose(["mlp", "gpt2"], []) == ["mlp", "gpt2"]
+    assert suites.kernel_names("pointwise", True, ["chain:softmax"]) == ["chain:softmax:32MB", "chain:softmax:1GB"]
+    assert len(suites.kernel_names("gemm", False, [])) == 40
 
 
 # workers

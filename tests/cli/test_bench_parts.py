@@ -210,6 +210,17 @@ def test_single_elements_are_not_rows() -> None:
     assert not judge([ours], [original], [exact])
 
 
+def test_shapes_are_compared_with_their_axes_of_length_1() -> None:
+    exact = np.ones((4, 1))
+    original = exact.astype(np.float32)
+    assert judge([original], [original], [exact])
+    for shape in ((4,), (4, 1, 1), (1, 4)):
+        assert (
+            f"output 0: shape {list(shape)}, the original's is [4, 1]"
+            in judge([original.reshape(shape)], [original], [exact]).reason
+        )
+
+
 # models
 
 

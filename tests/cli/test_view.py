@@ -28,3 +28,12 @@ def test_times_are_in_milliseconds(seconds: float, shown: str) -> None:
 def test_brackets_of_types_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     make_console().print(make_table("T", ("type", ">n"), [("f32[red]", 1)]))
     assert "f32[red]" in capsys.readouterr().out
+
+
+def test_names_between_colons_are_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    console = make_console()
+    console.print(make_table("T", ("name",), [("chain:a:32MB",)]))
+    console.print("chain:b:32MB", markup=False)
+    shown = capsys.readouterr().out
+    assert "chain:a:32MB" in shown
+    assert "chain:b:32MB" in shown

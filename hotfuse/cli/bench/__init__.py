@@ -5,7 +5,10 @@
   engines.py   who runs it                             roofline.py  how fast could it be?
   worker.py    one engine in a process of its own      probes.py    what the machine can do, by generated loops
   rounds.py    workers taking turns                    timing.py    medians, spreads, and when a ratio is a claim
-  contest.py   all of it, for one model                kernels.py, kernel_engines.py   products and chains instead of models
+  contest.py   all of it, for one model                shares.py    what a kernel reached
+  suites.py    contests one after the other            criteria.py  what a suite must show, and whether it does
+  kernels.py, kernel_engines.py                        products and chains instead of models
+  lengths.py, length_subjects.py, length_engines.py    one build over many lengths, against builds baked for each
   table.py, plot.py, entry.py                          what a person sees and types
 
 Workers import this package too and their memory is measured, so the command and what it needs are imported only on demand.

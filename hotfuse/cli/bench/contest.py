@@ -6,7 +6,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Row:
     status: str
     reason: str = ""
     notes: str = ""
+    facts: Mapping[str, int] = field(default_factory=dict)
     timing: Timing | None = None
     first_call_s: float = 0.0
     compile_s: float = 0.0
@@ -102,23 +103,32 @@ def hold(case: Case, engines: Sequence[str], rules: Rules, say: Say) -> Result:
         prober = Player(environment)
         try:
             for number, entrant in enumerate(entrants):
-                say(f"opening {entrant.engine}")
-                _open(entrant, subject, rules, {**environment, **cold_caches(f"{place}/{number}")}, folder / str(number))
-            rates = _run(entrants, prober, subject.work, rules, say)
-            for number, entrant in enumerate(entrants):
-                found = entrant.ask(rules.limit_s, do="finish", answer=str(folder / f"{number}-last.npz"))
-                entrant.notes = found["notes"] if found else ""
-            say("judging the answers")
-            verdicts = [_verdict(subject, folder, number) for number, _ in enumerate(entrants)]
+                entrant.player = Player({**environment, **cold_caches(f"{place}/{number}")})
+            return compete(subject, entrants, rules, folder, say, prober)
         finally:
             for entrant in entrants:
                 entrant.close()
             prober.close()
+
+
+def compete(
+    subject: Subject, entrants: Sequence[Entrant], rules: Rules, folder: Path, say: Say, prober: Player | None = None
+) -> Result:
+    """Entrants that have their workers, on a subject that is ready: opened, timed in turns, judged. `folder` is where answers
+    are left; without a prober nothing is said of the roofline."""
+    for number, entrant in enumerate(entrants):
+        say(f"opening {entrant.engine}")
+        _open(entrant, subject, rules, folder / str(number))
+    rates = _run(entrants, prober, subject.work, rules, say)
+    for number, entrant in enumerate(entrants):
+        found = entrant.ask(rules.limit_s, do="finish", answer=str(folder / f"{number}-last.npz"))
+        entrant.notes, entrant.facts = (found["notes"], found["facts"]) if found else ("", {})
+    say("judging the answers")
+    verdicts = [_verdict(subject, folder, number) for number, _ in enumerate(entrants)]
     return _result(subject, entrants, verdicts, rates)
 
 
-def _open(entrant: Entrant, subject: Subject, rules: Rules, environment: Mapping[str, str], answer: Path) -> None:
-    entrant.player = Player(environment)
+def _open(entrant: Entrant, subject: Subject, rules: Rules, answer: Path) -> None:
     found = entrant.ask(
         rules.limit_s,
         watch=True,
@@ -132,12 +142,12 @@ def _open(entrant: Entrant, subject: Subject, rules: Rules, environment: Mapping
         entrant.load_s, entrant.first_call_s = found["load_s"], found["first_call_s"]
 
 
-def _run(entrants: list[Entrant], prober: Player, work: Work | None, rules: Rules, say: Say) -> Rates | None:
+def _run(entrants: Sequence[Entrant], prober: Player | None, work: Work | None, rules: Rules, say: Say) -> Rates | None:
     """All rounds, with a probe of the machine at the start of each; the rates are the medians of the probes."""
     found: list[Rates] = []
     last = -1
     for number in take_turns(entrants, rules.rounds, rules.seconds, rules.least, rules.limit_s):
-        if number != last and work is not None:
+        if number != last and work is not None and prober is not None:
             with suppress(Failed):  # then the roofline stays unknown, and the contest goes on
                 found.append(_probe(prober, work.bytes, rules))
         last = number
@@ -207,6 +217,7 @@ def _row(entrant: Entrant, verdict: Verdict, unchecked: bool, floor: float | Non
         status,
         entrant.failed or verdict.reason,
         entrant.notes,
+        entrant.facts,
         timing,
         entrant.first_call_s,
         max(0.0, entrant.load_s + entrant.first_call_s - steady),
@@ -218,7 +229,7 @@ def _row(entrant: Entrant, verdict: Verdict, unchecked: bool, floor: float | Non
 def _compared(row: Row, ours: Row | None) -> Row:
     if ours is None or not row.counts or row.engine == ours.engine or row.timing is None or ours.timing is None:
         return row
-    return Row(**{**vars(row), "ratio": ratio_of(row.timing.round_medians_s, ours.timing.round_medians_s)})
+    return replace(row, ratio=ratio_of(row.timing.round_medians_s, ours.timing.round_medians_s))
 
 
 def overall(results: Sequence[Result]) -> float | None:

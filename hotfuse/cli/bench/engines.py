@@ -34,11 +34,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Runner:
-    """`call` is one inference, `arrays` reads its answer (outside the clock), `notes` says what is worth knowing after some."""
+    """`call` is one inference, `arrays` reads its answer (outside the clock), `notes` says what is worth knowing after some,
+    and `facts` what can be counted."""
 
     call: Callable[[], Any]
     arrays: Callable[[Any], Arrays]
     notes: Callable[[], str] = lambda: ""
+    facts: Callable[[], dict[str, int]] = dict
 
 
 # Made in two steps, so that imports and the building of a torch module are not taken for compiling.
@@ -157,13 +159,22 @@ def hotfuse_onnx(subject: Subject, settings: Settings) -> Opener:
     options, note = hotfuse_options(settings)
     feeds = subject.feeds()
 
-    def open_it() -> Runner:
-        session = hotfuse.load(path, **options)
-        return Runner(
-            lambda: session.run(None, feeds), list, lambda: "; ".join(n for n in (note, str(session.report().why)) if n)
-        )
+    return lambda: session_runner(hotfuse.load(path, **options), feeds, note)
 
-    return open_it
+
+def session_runner(session: Any, feeds: Mapping[str, Any], note: str, arrays: Callable[[Any], Arrays] = list) -> Runner:
+    """Calls of a session with these inputs. Facts: the kernels that a call runs, the calls that were not for them, how many
+    kernels this process has compiled so far, and the CPU time of that."""
+
+    def facts() -> dict[str, int]:
+        from hotfuse.runtime.kernels import compiled_so_far  # with a session at tier 0 nobody has imported it yet
+
+        missed, done = session.report().events.get("native.missed", 0), compiled_so_far()
+        cpu_ms = round(done.cpu_s * 1e3)
+        return {"kernels": session.kernels, "missed": missed, "compiled": done.kernels, "compile_cpu_ms": cpu_ms}
+
+    notes = lambda: "; ".join(n for n in (note, str(session.report().why)) if n)  # noqa: E731
+    return Runner(lambda: session.run(None, feeds), arrays, notes, facts)
 
 
 def _onnxruntime(subject: Subject, settings: Settings, level: str) -> Opener:
@@ -213,7 +224,7 @@ def openvino(subject: Subject, settings: Settings) -> Opener:
     return open_it
 
 
-# those of single kernels are named by where they are: they stand on this module
+# those of single kernels and of lengths are named by where they are: they stand on this module
 ENGINES: Mapping[str, Engine | str] = {
     "hotfuse-torch": hotfuse_torch,
     "hotfuse-onnx": hotfuse_onnx,
@@ -226,4 +237,5 @@ ENGINES: Mapping[str, Engine | str] = {
     "hotfuse": "hotfuse.cli.bench.kernel_engines:run_hotfuse",
     "numpy": "hotfuse.cli.bench.kernel_engines:run_numpy",
     "torch": "hotfuse.cli.bench.kernel_engines:run_torch",
+    "hotfuse-generic": "hotfuse.cli.bench.length_engines:run_generic",
 }

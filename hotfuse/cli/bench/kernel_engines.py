@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.cli.bench.engines import Opener, Runner, Settings, hotfuse_options
+from hotfuse.cli.bench.engines import Opener, Runner, Settings, hotfuse_options, session_runner
 from hotfuse.cli.bench.kernels import Kernel
 from hotfuse.cli.bench.subject import Subject
 
@@ -18,15 +18,7 @@ def run_hotfuse(subject: Subject, settings: Settings) -> Opener:
     options, note = hotfuse_options(settings)
     feeds, rows = {"x": kernel.x}, kernel.rows
 
-    def open_it() -> Runner:
-        session = hotfuse.load(subject.onnx_path, **options)
-        return Runner(
-            lambda: session.run(None, feeds),
-            lambda answer: [answer[0][rows]],
-            lambda: "; ".join(n for n in (note, str(session.report().why)) if n),
-        )
-
-    return open_it
+    return lambda: session_runner(hotfuse.load(subject.onnx_path, **options), feeds, note, lambda answer: [answer[0][rows]])
 
 
 def run_numpy(subject: Subject, settings: Settings) -> Opener:

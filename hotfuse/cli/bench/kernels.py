@@ -39,7 +39,8 @@ def gemm_triples() -> tuple[tuple[int, int, int], ...]:
 
 @dataclass(frozen=True)
 class Chain:
-    """One function of rows in numpy, torch and ONNX's text form. numpy's may write into `out`, as a careful user would."""
+    """One function of rows in numpy, torch and ONNX's text form. numpy's may write into `out` and torch's into
+    what it has made, as a careful user would."""
 
     numpy: Callable[[Array, Array], Array]
     torch: Callable[[Any], Any]
@@ -86,9 +87,15 @@ def _torch_layer_norm(x: Any) -> Any:
     return layer_norm(x, x.shape[1:])
 
 
+def _torch_silu(x: Any) -> Any:
+    from torch.nn.functional import silu
+
+    return silu(x)
+
+
 CHAINS: Mapping[str, Chain] = {
-    "affine-relu": Chain(_affine, lambda x: (x * 2 + 1).relu(), "a = Mul(x, two)  b = Add(a, one)  y = Relu(b)"),
-    "silu": Chain(_silu, lambda x: x * x.sigmoid(), "a = Sigmoid(x)  y = Mul(x, a)"),
+    "affine-relu": Chain(_affine, lambda x: x.mul(2).add_(1).relu_(), "a = Mul(x, two)  b = Add(a, one)  y = Relu(b)"),
+    "silu": Chain(_silu, _torch_silu, "a = Sigmoid(x)  y = Mul(x, a)"),
     "softmax": Chain(_softmax, lambda x: x.softmax(1), "y = Softmax <axis = 1> (x)"),
     "layer-norm": Chain(_layer_norm, _torch_layer_norm, "y = LayerNormalization <axis = 1> (x, ones)"),
     "square-sum": Chain(_square_sum, lambda x: (x * x).sum(1, keepdim=True), "a = Mul(x, x)  y = ReduceSum (a, axis)", True),

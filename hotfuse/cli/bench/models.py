@@ -92,6 +92,10 @@ def _minilm(batch: int, sequence: int) -> TorchModel:
     return _bert(batch, sequence, num_hidden_layers=6, hidden_size=384, intermediate_size=1536, num_attention_heads=12)
 
 
+def _bert_tiny(batch: int, sequence: int) -> TorchModel:
+    return _bert(batch, sequence, num_hidden_layers=2, hidden_size=128, intermediate_size=512, num_attention_heads=2)
+
+
 def _gpt2(batch: int, sequence: int) -> TorchModel:
     from torch import long, ones, randint
     from transformers import GPT2Config, GPT2Model
@@ -122,6 +126,7 @@ MODELS: Mapping[str, tuple[Callable[[int, int], TorchModel], int, int]] = {
     "mlp": (_mlp, 8, 0),
     "minilm": (_minilm, 1, 128),
     "bert-base": (_bert, 1, 128),
+    "bert-tiny": (_bert_tiny, 1, 128),
     "gpt2": (_gpt2, 1, 64),
     "resnet-50": (_resnet50, 1, 0),
     "vit-base": (_vit, 1, 0),

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,7 @@ class Entrant:
     first_call_s: float = 0.0
     rounds: list[list[float]] = field(default_factory=list)
     notes: str = ""
+    facts: dict[str, int] = field(default_factory=dict)
     peak_bytes: int = 0
 
     def ask(self, limit_s: float, **request: Any) -> dict[str, Any] | None:
@@ -104,6 +105,9 @@ class Entrant:
             self.failed, self.skipped = str(failed), failed.skipped
             self.close()
             return None
+        finally:
+            if self.player is not None:
+                self.peak_bytes = self.player.peak
 
     def close(self) -> None:
         if self.player is not None:
@@ -112,7 +116,7 @@ class Entrant:
             self.player = None
 
 
-def take_turns(entrants: list[Entrant], rounds: int, seconds: float, least: int, limit_s: float) -> Iterator[int]:
+def take_turns(entrants: Sequence[Entrant], rounds: int, seconds: float, least: int, limit_s: float) -> Iterator[int]:
     """Every round, each entrant that is still in. Yields the number of the round before each turn."""
     for number in range(rounds):
         for entrant in entrants:

@@ -68,15 +68,16 @@ def read_subject(folder: Path) -> Subject:
     return Subject(**found)
 
 
-def make_subject(case: Case, folder: Path) -> Subject:
-    """Build the model, and write all that engines and the judge need."""
+def make_subject(case: Case, folder: Path, exported: Path | None = None) -> Subject:
+    """Build the model, and write all that engines and the judge need. `exported` is the ONNX form of a PyTorch model, where
+    there is one already."""
     folder.mkdir(parents=True, exist_ok=True)
     if case.is_kernel:
         subject = _from_kernel(case, folder)
     elif case.model.endswith(".onnx") or case.model in LIGHT:
         subject = _from_onnx(case, folder)
     else:
-        subject = _from_torch(case, folder)
+        subject = _from_torch(case, folder, exported)
     (folder / "subject.json").write_text(json.dumps(asdict(subject)))
     return subject
 
@@ -161,15 +162,15 @@ def _in_float64(feeds: Mapping[str, Any]) -> dict[str, Any]:
 # torch models
 
 
-def _from_torch(case: Case, folder: Path) -> Subject:
+def _from_torch(case: Case, folder: Path, exported: Path | None) -> Subject:
     import torch
 
     torch.set_grad_enabled(False)
     call = torch_call(case, folder)
     original = tensors_of(call.run())
     save_arrays(folder / "original.npz", original)
-    path = folder / "model.onnx"
-    no_onnx = _export(call, path)
+    path = exported or folder / "model.onnx"
+    no_onnx = "" if exported else export(call, path)
 
     def exact() -> Arrays:
         double = call.module.double()
@@ -255,13 +256,15 @@ def _wide(leaf: Any) -> Any:
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
-def _export(call: TorchCall, path: Path) -> str:
-    """Write the ONNX file; why that failed, or ""."""
+def export(call: TorchCall, path: Path, free: Mapping[str, Mapping[int, str]] | None = None) -> str:
+    """Write the ONNX file; why that failed, or "". `free` names the axes whose sizes stay open, for each input and output."""
     import torch
 
     try:
         names = list(call.names)
-        torch.onnx.export(call.traced, call.tensors, str(path), dynamo=False, input_names=names, opset_version=17)
+        outputs = [name for name in free or () if name not in names] or None
+        options = {"input_names": names, "output_names": outputs, "dynamic_axes": free, "opset_version": 17}
+        torch.onnx.export(call.traced, call.tensors, str(path), dynamo=False, **options)
     except Exception as error:
         return f"torch.onnx.export failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
     return ""

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from hotfuse.cli.bench.contest import OURS, Result, Row, overall
-from hotfuse.cli.bench.timing import LEAST_ROUNDS, geometric_mean
+from hotfuse.cli.bench.contest import Result, Row, overall
+from hotfuse.cli.bench.criteria import Criterion
+from hotfuse.cli.bench.lengths import BAKED, GENERIC, Length
+from hotfuse.cli.bench.shares import kernel_rates, kernel_share
+from hotfuse.cli.bench.timing import LEAST_ROUNDS
 from hotfuse.cli.view import make_table, show_quantity
 
 COLUMNS = (
@@ -127,31 +130,10 @@ def show_kernels(console: Console, title: str, results: Sequence[Result], is_pro
         for row in r.rows:
             if row.reason:
                 console.print(f"  {r.model} {row.engine} {_word(row)}: {row.reason}", markup=False)
+            elif row.facts.get("kernels") == 0:
+                console.print(f"  {r.model} {row.engine} ran no generated code: {row.notes}", markup=False)
         if r.failed:
             console.print(f"  {r.model}: {r.failed}", markup=False)
-    shares = [s for r in results if (s := kernel_share(r, is_product)) is not None]
-    if shares:
-        mean = geometric_mean(shares) or 0.0
-        what = "the measured FMA rate" if is_product else "the best of the peers and the copy"
-        console.print(f"share of {what}: geometric mean {mean:.0%}, least {min(shares):.0%}")
-
-
-def kernel_rates(result: Result, is_product: bool) -> dict[str, float]:
-    """Operations or bytes a second of each engine that answered right."""
-    if result.work is None:
-        return {}
-    amount = result.work.flops if is_product else result.work.bytes
-    return {row.engine: amount / row.timing.median_s for row in result.rows if row.counts and row.timing}
-
-
-def kernel_share(result: Result, is_product: bool) -> float | None:
-    """Ours over the measured FMA rate; for chains over the best of the peers and a copy."""
-    rates = kernel_rates(result, is_product)
-    if OURS not in rates or result.rates is None:
-        return None
-    if is_product:
-        return rates[OURS] / result.rates.flops_s
-    return rates[OURS] / max([result.rates.copy_bytes_s or 0.0, *(v for e, v in rates.items() if e != OURS)], default=1.0)
 
 
 def _kernel_cells(result: Result, engines: Sequence[str], is_product: bool) -> Sequence[str]:
@@ -166,3 +148,49 @@ def _kernel_cells(result: Result, engines: Sequence[str], is_product: bool) -> S
         "-" if share is None else f"{share:.0%}",
         "failed" if result.failed else ", ".join(wrong) or "right",
     )
+
+
+def show_lengths(console: Console, title: str, lengths: Sequence[Length]) -> None:
+    """One line for each length: both builds, and their ratio in every repeat."""
+    repeats = max((len(one.results) for one in lengths), default=0)
+    ratios = tuple(f">repeat {number + 1}" for number in range(repeats))
+    columns = (">length", ">generic", ">baked", *ratios, ">generic / baked", "answers")
+    console.print()
+    console.print(make_table(title, columns, [_length_cells(one) for one in lengths]))
+    said = dict.fromkeys(
+        f"  {row.engine} {_word(row)}: {row.reason}" if row.reason else f"  {row.engine}: {row.notes}"
+        for one in lengths for result in one.results for row in result.rows if row.reason or row.notes
+    )  # fmt: skip
+    for text in (*said, *(f"  {r.model}: {r.failed}" for one in lengths for r in one.results if r.failed)):
+        console.print(text, markup=False)
+
+
+def _length_cells(one: Length) -> Sequence[str]:
+    times = (one.median_s(engine) for engine in (GENERIC, BAKED))
+    wrong = {f"{row.engine} {_word(row)}" for result in one.results for row in result.rows if row.status != "ok"}
+    failed = any(result.failed for result in one.results)
+    return (
+        str(one.length),
+        *("-" if seconds is None else show_time(seconds) for seconds in times),
+        *(str(ratio) if ratio else "-" for ratio in one.ratios),
+        "-" if one.ratio is None else f"{one.ratio:.2f}x",
+        "failed" if failed else ", ".join(sorted(wrong)) or "right",
+    )
+
+
+def show_criteria(console: Console, criteria: Sequence[Criterion], quick: bool) -> None:
+    """What the suite must show: one line for each criterion."""
+    title = "criteria (a quick run claims nothing)" if quick else "criteria"
+    rows = [(c.what, show_figure(c, c.figure), _wanted(c), "met" if c.met else "NOT met", c.detail) for c in criteria]
+    console.print()
+    console.print(make_table(title, ("what", ">measured", ">wanted", "verdict", ""), rows))
+
+
+def show_figure(criterion: Criterion, figure: float | None) -> str:
+    if figure is None:
+        return "nothing"
+    return {"x": f"{figure:.2f}x", "%": f"{figure:.1%}", "s": f"{figure:.2f} s"}.get(criterion.unit, f"{figure:g}")
+
+
+def _wanted(criterion: Criterion) -> str:
+    return f"{'>=' if criterion.at_least else '<='} {show_figure(criterion, criterion.wanted)}"

@@ -6,9 +6,10 @@ Each line of the standard input is a JSON object with a field `do`; each is answ
 with a field `error` where it failed:
 
     subject  make a subject                       case, folder              -> {}
+    lengths  make a subject for each length       model, lengths, folder    -> {}
     open     an engine for a subject              engine, settings, folder  -> load_s, first_call_s; the answer in `answer`
     round    call it for that many seconds        seconds, least            -> seconds of each call
-    finish   call it once more                                              -> notes; the answer in `answer`
+    finish   call it once more                                              -> notes, facts; the answer in `answer`
     probe    measure what the machine can do      what, ...                 -> rate
 """
 
@@ -41,6 +42,7 @@ class Worker:
         fields = {key: value for key, value in request.items() if key != "do"}
         steps: dict[str, Callable[..., dict[str, Any]]] = {
             "subject": self.subject,
+            "lengths": self.lengths,
             "open": self.open,
             "round": self.round,
             "finish": self.finish,
@@ -53,6 +55,12 @@ class Worker:
         from hotfuse.cli.bench.subject import make_subject
 
         make_subject(Case(**case), Path(folder))
+        return {}
+
+    def lengths(self, model: str, lengths: list[int], folder: str) -> dict[str, Any]:
+        from hotfuse.cli.bench.length_subjects import make_lengths
+
+        make_lengths(model, lengths, Path(folder))
         return {}
 
     def open(self, engine: str, settings: Mapping[str, Any], folder: str, answer: str) -> dict[str, Any]:
@@ -90,7 +98,7 @@ class Worker:
         from hotfuse.cli.bench.subject import save_arrays
 
         save_arrays(Path(answer), self.runner.arrays(self.runner.call()))
-        return {"notes": self.runner.notes()}
+        return {"notes": self.runner.notes(), "facts": self.runner.facts()}
 
     def probe(self, what: str, threads: int, seconds: float, bytes: int = 0) -> dict[str, Any]:
         from hotfuse.cli.bench.probes import Probes

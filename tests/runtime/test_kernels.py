@@ -1,0 +1,46 @@
+"""Kernels are compiled once in a process, and every compilation is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import hotfuse
+from hotfuse.runtime import kernels
+from hotfuse.runtime.kernels import compiled_so_far
+
+
+def session(constant: float) -> Any:
+    text = f"""<ir_version: 10, opset_import: ["": 17]>
+    g (float[n, 8] x) => (float[n, 8] y) <float c = {{{constant}}}> {{ a = Mul(x, c)  y = Sigmoid(a) }}"""
+    return hotfuse.load(onnx.parser.parse_model(text), tier=1, wait=True)
+
+
+def run(model: Any, rows: int) -> None:
+    model.run(None, {"x": np.ones((rows, 8), np.float32)})
+    assert model.kernels > 0
+
+
+def test_other_sizes_and_equal_models_compile_nothing() -> None:
+    first = session(0.125)
+    run(first, 3)
+    before = compiled_so_far()
+    assert before.kernels > 0
+    assert 0 < before.cpu_s < 60
+    for rows in (1, 4, 100):
+        run(first, rows)
+    second = session(0.125)
+    run(second, 5)
+    assert compiled_so_far() == before
+
+
+def test_what_is_compiled_again_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_KERNELS", {})  # nobody holds a kernel
+    before = compiled_so_far()
+    model = session(0.125)
+    run(model, 3)
+    assert compiled_so_far().kernels == before.kernels + len(kernels._KERNELS) > before.kernels
+    assert compiled_so_far().cpu_s > before.cpu_s
