@@ -1,14 +1,16 @@
 """Access maps as LLVM loads and stores: of one piece of a block, `width` elements of a row from a column on (0: one element).
 
-Neighbours in memory move as one vector, under a mask where bounds cut it; anything else element by element. What a bound
-forbids is never touched: its element is read from and written to a place of nobody's (`%nowhere`).
+Neighbours in memory move as one vector, under a mask where bounds cut it. Where the elements of a column are the neighbours,
+whole squares of a block move at once, through vectors along columns that are transposed. Anything else goes element by element.
+What a bound forbids is never touched: its element is read from and written to a place of nobody's (`%nowhere`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hotfuse.codegen.llvm_text import I1, I64, PTR, LType, Operand, Writer, literal
+from hotfuse.codegen.llvm_transpose import transposed
 from hotfuse.codegen.tile import Access, Block, Bound, Buffer
 from hotfuse.ir.dim import Dim, lower_bound
 
@@ -44,13 +46,25 @@ class Memory:
                 one = self.load(at, fill, row, col + i, 0)
                 found = self.w.make(type, f"insertelement {found}, {one}, i64 {i}")
             return found
-        address, mask = self.address(at, row, col), self._mask(bounds, row, col, width)
+        if type.element == "bool":
+            return self.w.convert(self._load_neighbours(type.of("u8"), at, bool(fill), row, col), "bool")
+        return self._load_neighbours(type, at, fill, row, col)
+
+    def _load_neighbours(self, type: LType, at: Access, fill: float, row: int, col: int) -> Operand:
+        address, mask = self.address(at, row, col), self._mask(_open(at), row, col, type.lanes)
         if mask is None:
             return self.w.load(type, address, self._align(at))
-        if type.element == "bool":
-            raw = self.w.masked_load(type.of("u8"), address, mask, self.w.const(type.of("u8"), bool(fill)), 1)
-            return self.w.compare("ne", raw, self.w.const(raw, 0))
         return self.w.masked_load(type, address, mask, self.w.const(type, fill), self._align(at))
+
+    def load_square(self, at: Access, fill: float, row: int, col: int, width: int) -> dict[int, Operand]:
+        """The piece of a transposed access, and those of the rows around it that come with it, by row."""
+        first, height = next((r, h) for r, h in squares(at.shape[0], width) if r <= row < r + h)
+        if height == 1:
+            return {row: self.load(at, fill, row, col, width)}
+        dtype, turned = self.buffers[at.buffer].dtype, _turned(at)
+        type = LType("u8" if dtype.name == "bool" else dtype.name, height)
+        columns = [self._load_neighbours(type, turned, fill, col + i, first) for i in range(width)]
+        return {first + i: self.w.convert(x, dtype.name) for i, x in enumerate(transposed(self.w, columns))}
 
     def _load_one(self, type: LType, address: Operand, inside: Operand | None, fill: float, align: int) -> Operand:
         if inside is None:
@@ -80,6 +94,18 @@ class Memory:
             whole = width * size
             aligned = stream and whole & (whole - 1) == 0 and _on_lines(at, row, col, whole // size)
             w.store(value, self.address(at, row, col), whole if aligned else size, aligned)
+
+    def store_square(self, rows: Sequence[Operand], at: Access, row: int, col: int, stream: bool) -> None:
+        """Pieces of rows that follow each other, to a transposed access."""
+        width = rows[0].type.lanes
+        if len(rows) == 1 or width & (width - 1):
+            for i, value in enumerate(rows):
+                self.store(value, at, row + i, col, stream)
+            return
+        if rows[0].type.element == "bool":
+            rows = [self.w.convert(x, "u8") for x in rows]
+        for i, column in enumerate(transposed(self.w, rows)):
+            self.store(column, _turned(at), col + i, row, stream)
 
     def _store_one(self, value: Operand, address: Operand, inside: Operand | None) -> None:
         if inside is not None:
@@ -114,6 +140,26 @@ class Memory:
             return self.w.make(LType("bool", width), f"icmp ult {self.w.numbers('i32', width)}, {count.text}")
         place = self.w.add(self.w.splat(self.dim(start), width), self.w.numbers("i64", width, 0, bound.cols))
         return self.w.make(LType("bool", width), f"icmp ult {place}, {self.w.splat(limit, width).text}")
+
+
+def is_transposed(at: Access) -> bool:
+    """Whether the elements of a column are neighbours in memory, and those of a row are not."""
+    return at.rows == 1 and at.cols not in (0, 1) and min(at.shape) > 1
+
+
+def squares(rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """(row, height) of the parts of `rows` rows that are transposed at once: powers of two, no higher than wide."""
+    row = 0
+    while row < rows:
+        height = 1 << (min(rows - row, max(width, 1)).bit_length() - 1)
+        yield row, height
+        row += height
+
+
+def _turned(at: Access) -> Access:
+    """The same elements with rows and columns exchanged."""
+    bounds = tuple(Bound(b.start, b.cols, b.rows, b.limit) for b in at.bounds)
+    return Access(at.buffer, at.offset, at.cols, at.rows, (at.shape[1], at.shape[0]), bounds)
 
 
 def _on_lines(at: Access, row: int, col: int, unit: int) -> bool:

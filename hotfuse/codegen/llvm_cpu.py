@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from hotfuse.codegen.llvm_access import Memory
+from hotfuse.codegen.llvm_access import Memory, is_transposed, squares
 from hotfuse.codegen.llvm_dim import Scope, emit_dim
 from hotfuse.codegen.llvm_map import emit_cast, emit_map
 from hotfuse.codegen.llvm_text import I1, I64, PTR, LType, Operand, Writer, literal
@@ -46,9 +46,9 @@ Pieces = dict[Piece, Operand]
 _TASK, _BEGIN, _END = "$task", "$begin", "$end"  # the loop over tasks; no program can name these
 
 
-def emit(program: TileProgram, lanes: int) -> str:
-    """The module's text. `lanes` is the number of 32-bit elements of a vector."""
-    emitter = _Emitter(program, lanes)
+def emit(program: TileProgram, lanes: int, isa: str = "other") -> str:
+    """The module's text. `lanes` is the number of 32-bit elements of a vector, `isa` as in `Spec`."""
+    emitter = _Emitter(program, lanes, isa)
     emitter.function()
     w = emitter.w
     pointers = [f"ptr %b.{b.name}" for b in program.arguments]
@@ -96,10 +96,10 @@ class _Value:
 class _Emitter:
     """State: the writer, and by name the blocks, symbols and dims that are there where it writes now."""
 
-    def __init__(self, program: TileProgram, lanes: int) -> None:
+    def __init__(self, program: TileProgram, lanes: int, isa: str) -> None:
         self.program = program
         self.lanes = lanes
-        self.w = Writer()
+        self.w = Writer(isa)
         self.memory = Memory(self.w, {b.name: b for b in program.buffers}, self.dim)
         self.values: dict[str, _Value] = {}
         self.symbols: dict[str, Operand] = {}
@@ -198,8 +198,8 @@ class _Emitter:
 
     def instruction(self, it: Instruction) -> None:
         match it:
-            case Load(name, at, fill):
-                self.values[name] = _Value(at.shape, lambda r, c, n: self.memory.load(at, fill, r, c, n), buffer=at.buffer)
+            case Load(name, at):
+                self.values[name] = _Value(at.shape, lambda r, c, n: self._load(it, r, c, n), buffer=at.buffer)
             case Fill(name, dtype, shape, number):
                 self.values[name] = _Value(shape, lambda r, c, n: literal(LType(dtype.name, n), number))
             case Iota(name, _, shape):
@@ -214,10 +214,9 @@ class _Emitter:
                 self.values[name] = _Value(
                     shape, lambda r, c, n: emit_map(self.w, op, [self.piece(a, r, c, n) for a in args]), args=args
                 )
-            case Store(at, value, stream):
+            case Store(at):
                 self.before_write({at.buffer})
-                for row, col, width in self.places(at.shape):
-                    self.memory.store(self.piece(value, row, col, width), at, row, col, stream)
+                self._store(it)
             case Prefetch(at, level):
                 self.memory.prefetch(at, level)
             case Dot():
@@ -228,6 +227,23 @@ class _Emitter:
                 self._index(it)
             case For():
                 self._for(it)
+
+    def _load(self, it: Load, row: int, col: int, width: int) -> Operand:
+        if not width or not is_transposed(it.at):
+            return self.memory.load(it.at, it.fill, row, col, width)
+        made = self.memory.load_square(it.at, it.fill, row, col, width)
+        self.values[it.name].pieces.update({(r, col, width): x for r, x in made.items()})
+        return made[row]
+
+    def _store(self, it: Store) -> None:
+        if not is_transposed(it.at):
+            for row, col, width in self.places(it.at.shape):
+                self.memory.store(self.piece(it.value, row, col, width), it.at, row, col, it.stream)
+            return
+        for col, width in self.chunks(it.at.shape[1]):
+            for row, height in squares(it.at.shape[0], width):
+                rows = [self.piece(it.value, row + i, col, width) for i in range(height)]
+                self.memory.store_square(rows, it.at, row, col, it.stream)
 
     def _iota(self, it: Iota, row: int, col: int, width: int) -> Operand:
         first = self.w.convert(self.dim(it.start + it.rows * row + it.cols * col), it.dtype.name)

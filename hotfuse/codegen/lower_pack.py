@@ -11,6 +11,7 @@ from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import DType
 
 ROWS = 64  # of a task
+SQUARE = 16  # rows that are transposed at once
 
 
 def lower_pack(
@@ -26,27 +27,20 @@ def lower_pack(
         into = into + symbol(variable) * target.strides[axis]
     down, across = source.strides[-2:]
 
-    def panels(first: Dim, end: Dim, width: int) -> Instruction:
+    def rows(first: Dim, end: Dim, height: int, width: int) -> Instruction:
         bounds = () if isinstance(n, int) and n % width == 0 and width == panel else (Bound(p * panel, 0, 1, n),)
-        block = f"b{width}"
-        return For(
-            "p",
-            first,
-            end,
-            1,
-            (
-                For(
-                    "r",
-                    i * ROWS,
-                    minimum(k, i * ROWS + ROWS),
-                    1,
-                    (
-                        Load(block, Access(source.root, start + r * down + p * panel * across, 0, across, (1, width), bounds)),
-                        Store(Access(target.root, into + p * (k * panel) + r * width, 0, 1, (1, width)), block),
-                    ),
-                ),
-            ),
-        )
+        block, shape = f"b{height}x{width}", (height, width)
+        place = start + r * down + p * panel * across
+        source_at = Access(source.root, place, down if height > 1 else 0, across, shape, bounds)
+        target_at = Access(target.root, into + p * (k * panel) + r * width, width if height > 1 else 0, 1, shape)
+        return For("r", first, end, height, (Load(block, source_at), Store(target_at, block)))
+
+    def panels(first: Dim, end: Dim, width: int) -> Instruction:
+        begin, stop = i * ROWS, minimum(k, i * ROWS + ROWS)
+        if down != 1 or across == 1:
+            return For("p", first, end, 1, (rows(begin, stop, 1, width),))
+        split = begin + (stop - begin) // SQUARE * SQUARE  # columns are neighbours: whole squares move as vectors
+        return For("p", first, end, 1, (rows(begin, split, SQUARE, width), rows(split, stop, 1, width)))
 
     count, whole = ceildiv(n, panel), whole_panels(n, panel, last)
     body: list[Instruction] = []
