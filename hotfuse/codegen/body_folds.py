@@ -53,7 +53,8 @@ def _rms_norm(b: BodyBuilder, node: Node) -> tuple[str, DType]:
 def _softmax(b: BodyBuilder, node: Node) -> tuple[str, DType]:
     x, dtype = b.wide(_first(node))
     power = b.map("exp(x - y)", dtype, x=x, y=b.fold("max", x, dtype))
-    return b.map("x / y", dtype, x=power, y=b.fold("sum", power, dtype)), dtype
+    share = b.map("1 / x", dtype, x=b.fold("sum", power, dtype))  # a division for each row, not for each element
+    return b.map("x * y", dtype, x=power, y=share), dtype
 
 
 def _log_softmax(b: BodyBuilder, node: Node) -> tuple[str, DType]:

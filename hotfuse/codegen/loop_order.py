@@ -8,12 +8,20 @@ cache line each. So vectors run along the axis where the accesses of a point cos
 
     cost(axis) = sum over accesses of    0 where the stride is 0,    its bytes where it is 1,    a line of 64 bytes otherwise
 
+Where another access has its neighbours along another axis (a transpose), points are taken in squares, which are turned in
+registers: both then move whole vectors.
+
 Products. Accumulators fill the registers but for a row of the panel and a broadcast: of rows x vectors tiles that is the one
 with the most multiplications for each load. Two orders of tasks compete, with the bytes that they fetch from beyond the
 second-level cache (of k x n weights b and m x k rows a, with panels of `panel` columns and chunks of `chunk` rows):
 
     panels outside:  b once, and a for every panel, unless a core's half of the cache holds all of a
     chunks outside:  a once, and b for every chunk
+
+Chains. Products that read each other's rows, and norms between them, may run as one, a few rows at a time, so that what they
+hand on never leaves the core. Every task then goes through all weights of the chain. That pays where these stay in the
+second-level cache: a chain has weights of at most half of it. Larger ones would be fetched again for every few rows, which is
+more than what is handed on.
 
 Results that together exceed the last-level cache are stored past it: they would be written back from there before anyone reads
 them, and a store that goes through the cache reads the line first.
@@ -27,18 +35,20 @@ from hotfuse.codegen.body import Body, Place, Product, Scan
 from hotfuse.codegen.body_axes import accesses, reads
 from hotfuse.codegen.nest import Info
 from hotfuse.hardware.spec import Spec
-from hotfuse.ir.dim import Dim
-from hotfuse.ir.types import DType
+from hotfuse.ir.dim import Dim, symbol
+from hotfuse.ir.types import F32, DType
 
 LINE = 64
 BLOCK_VECTORS = 4  # of a long row at a time: enough independent work to hide the latency of each
+CHAIN_TILES = 2  # tiles of rows in a task of a chain
 CHUNK_TILES = 8  # tiles of rows in a task
 WHOLE_VECTORS = 24  # of a short row, which is then one block
 
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Vectors along an axis of the joined domain (None: single elements), `width` elements at a time or the axis as a whole."""
+    """Vectors along an axis of the joined domain (None: single elements), `width` elements at a time or the axis as a whole.
+    `turned` is an axis along which something else has its neighbours: points are taken in squares of both axes then."""
 
     axis: int | None
     along_walks: bool
@@ -46,6 +56,7 @@ class RowOrder:
     is_whole: bool
     streamed: tuple[str, ...]
     reasons: tuple[str, ...]
+    turned: int | None = None
 
 
 def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
@@ -60,6 +71,10 @@ def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
     best = min(costs, key=lambda axis: (costs[axis], -axis))
     size = body.domain[best]
     along_walks = best >= kept
+    turned = None if body.folded else _turned(body, best)
+    if turned is not None:
+        words = f"squares of axes {turned} and {best} of {_shape(body)}, {lanes} x {lanes}: both have neighbours in memory"
+        return RowOrder(best, False, lanes, False, streamed, (words, *reasons), turned)
     most = WHOLE_VECTORS if along_walks else 32
     is_whole = isinstance(size, int) and size <= most * lanes and (body.folded == 1 or not along_walks)
     shown = ", ".join(f"axis {axis}: {costs[axis]}" for axis in costs)
@@ -88,6 +103,11 @@ def tile_of(spec: Spec, n: Dim, dtype: DType) -> tuple[int, int]:
     return rows, vectors * lanes
 
 
+def chain_rows(spec: Spec) -> int:
+    """Rows of a task of a chain: a few tiles, so that what is handed on stays in the nearest cache and tasks are many."""
+    return CHAIN_TILES * tile_of(spec, symbol("n"), F32)[0]
+
+
 def order_product(body: Body, product: Product, spec: Spec) -> ProductOrder:
     """The order of a product over a joined domain of rows, panels and columns of a panel."""
     *_, panels, width = body.domain
@@ -105,6 +125,16 @@ def order_product(body: Body, product: Product, spec: Spec) -> ProductOrder:
     panels_outside = inside <= outside
     words = f"panels outside fetch {inside} bytes, chunks outside {outside}"
     return ProductOrder(rows, chunk, panels_outside, f"{tile}; {words}")
+
+
+def _turned(body: Body, best: int) -> int | None:
+    """The axis along which an access has its neighbours that has none along the best axis. A write must move along both."""
+    for access in accesses(body):
+        if access.strides[best] not in (0, 1):
+            for axis, stride in enumerate(access.strides):
+                if axis != best and stride == 1 and all(w.strides[axis] != 0 for w in body.writes):
+                    return axis if not any(k.strides[axis] != 0 for r in reads(body) for k in r.lookups) else None
+    return None
 
 
 def _shape(body: Body) -> str:

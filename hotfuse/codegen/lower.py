@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from hotfuse.codegen.body import Body, Write
 from hotfuse.codegen.body_builder import BodyBuilder, make_body
+from hotfuse.codegen.chain import Inside, chain
+from hotfuse.codegen.loop_order import chain_rows
 from hotfuse.codegen.lower_attention import Operands, lower_attention
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_pack import lower_pack
@@ -128,18 +130,22 @@ class _Renamed:
         return type
 
 
-def _rows(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+def _rows(
+    names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec, inside: Inside | None = None
+) -> tuple[TileProgram, ...]:
     domain = tuple(names.dim(d) for d in group.domain)
     builder = _builder(names, domain, group.folded)
     body = make_body(group.nodes, outputs, builder, group.reverse)
-    return lower_rows("rows", body, names.info, spec)
+    return (lower_rows("rows", body, names.info, spec, inside),)
 
 
 def _builder(names: _Renamed, domain: tuple[Dim, ...], folded: tuple[int, ...] = ()) -> BodyBuilder:
     return BodyBuilder(names.values, names.layouts, domain, folded)
 
 
-def _product(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> tuple[TileProgram, ...]:
+def _product(
+    names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec, inside: Inside | None = None
+) -> tuple[TileProgram, ...]:
     node = next(n for n in group.nodes if n.op == "panel_matmul")
     domain = names.type(node.id).shape
     assert domain is not None
@@ -150,7 +156,24 @@ def _product(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) 
     attrs = node.attrs
     n = names.dim(attrs["columns"][0])
     packing = Packing(names.layout(node.inputs[1]), a.shape[-1], n, attrs["panel"], attrs["last"])
-    return lower_gemm("product", a, packing, names.type(node.id).dtype, body, names.info, spec)
+    return lower_gemm("product", a, packing, names.type(node.id).dtype, body, names.info, spec, inside)
+
+
+def _chain(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
+    """Products and norms over the same rows, each link reading what the one before it wrote."""
+    widths: dict[str, int] = {}
+    for link in group.links[:-1]:
+        shape = names.type(link.nodes[-1].id).shape
+        assert shape is not None
+        width = shape[-1]
+        assert isinstance(width, int)
+        widths[names.layout(link.nodes[-1].id).root] = width
+    inside = Inside(chain_rows(spec), widths)
+    programs: list[TileProgram] = []
+    for link in group.links:
+        made = {"rows": _rows, "product": _product}[link.kind]
+        programs += made(names, link, outputs if link is group.links[-1] else [link.nodes[-1].id], spec, inside)
+    return chain("chain", programs)
 
 
 def _attention(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
@@ -224,4 +247,5 @@ _PROGRAMS: dict[str, Callable[..., TileProgram | tuple[TileProgram, ...]]] = {
     "copy": _copy,
     "concat": _concat,
     "pack": _pack,
+    "chain": _chain,
 }

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 
 from hotfuse.codegen.body import Body, Given, Limit, Product, Read, Step
 from hotfuse.codegen.body_axes import joined
+from hotfuse.codegen.chain import Inside, keep_inside
 from hotfuse.codegen.loop_order import ProductOrder, order_product
 from hotfuse.codegen.nest import Info, make_nest
-from hotfuse.codegen.schedule import coarsen, has_loop, in_parts, inline, peel, prefetch, prune, reorder
+from hotfuse.codegen.schedule import coarsen, has_loop, in_parts, inline, interchange, peel, prefetch, prune, reorder
 from hotfuse.codegen.tile import Access, TileProgram
 from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError
@@ -52,18 +53,23 @@ class Packing:
 
 
 def lower_gemm(
-    name: str, a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, spec: Spec
+    name: str, a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, spec: Spec, inside: Inside | None = None
 ) -> tuple[TileProgram, ...]:
-    """The programs, side by side, of a product and of a body over its result, whose one given block is the product."""
+    """The programs, side by side, of a product and of a body over its result, whose one given block is the product. With
+    `inside`, a task is all columns of some rows, and a link of a chain."""
     if dtype not in (F32, F64):
         raise TileError(f"products of {dtype} are left to tier 0")
     if any(isinstance(s, Read) and s.lookups for s in body.steps):
         raise TileError("a gather in the epilogue of a product is left to tier 0")
     programs = []
     if packing.whole != 0:
-        programs.append(_program(name, _paneled(a, packing, dtype, body, info, 0, packing.whole, packing.panel), info, spec))
+        programs.append(
+            _program(name, _paneled(a, packing, dtype, body, info, 0, packing.whole, packing.panel), info, spec, inside)
+        )
     if packing.last != packing.panel:
-        programs.append(_program(name, _paneled(a, packing, dtype, body, info, packing.whole, 1, packing.last), info, spec))
+        programs.append(
+            _program(name, _paneled(a, packing, dtype, body, info, packing.whole, 1, packing.last), info, spec, inside)
+        )
     return tuple(programs)
 
 
@@ -107,7 +113,7 @@ def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, 
     return Body(domain, 0, tuple(steps), writes, limits)
 
 
-def _program(name: str, paneled: Body, info: Info, spec: Spec) -> TileProgram:
+def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None) -> TileProgram:
     body = joined(paneled, apart=2)
     product = next(s for s in body.steps if isinstance(s, Product))
     nest = make_nest(name, body, info, keep=False)
@@ -119,7 +125,14 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec) -> TileProgram:
     program = inline(widen(program, columns, width, axis=1), columns)
     if not isinstance(product.length, int) or product.length > BLOCK:
         program = in_parts(program, "k", BLOCK)
-    program = coarsen(program, rows, order.chunk)
+    if inside is not None:
+        if outer:
+            raise TileError("rows of several matrices make no chain")
+        order = replace(order, chunk=inside.rows)
+        program = coarsen(coarsen(program, panels, body.domain[-2]), rows, order.chunk)
+        program = interchange(keep_inside(program, rows, inside), rows, panels)
+    else:
+        program = coarsen(program, rows, order.chunk)
     program = _tiles(program, rows, order)
     program = _fetch_ahead(program, product, [*outer, rows, panels], rows, width, order)
     grid = {a.var for a in program.grid}

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hotfuse.codegen.body import Body
 from hotfuse.codegen.body_axes import joined
+from hotfuse.codegen.chain import Inside, keep_inside
 from hotfuse.codegen.loop_order import RowOrder, order_rows
 from hotfuse.codegen.nest import Info, Nest, make_nest
 from hotfuse.codegen.schedule import coarsen, has_loop, hoist, inline, peel, prune, share, stream
@@ -24,15 +25,21 @@ from hotfuse.ir.types import numel
 TASK_ELEMENTS = 4096  # of the domain, about: long against the cost of handing out a task, short against a cache
 
 
-def lower_rows(name: str, body: Body, info: Info, spec: Spec) -> TileProgram:
-    """The program of a body without given blocks. `info` tells element type and size of each value in memory."""
+def lower_rows(name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None) -> TileProgram:
+    """The program of a body without given blocks. `info` tells element type and size of each value in memory. With `inside` it
+    is a link of a chain."""
     whole = joined(body)
     if any(size == 0 for size in whole.domain):
         raise TileError("a domain without points is left to tier 0")
     order = order_rows(whole, info, spec)
     nest = make_nest(name, whole, info, keep=order.along_walks and not order.is_whole)
     program = _vectors(nest, whole, order)
-    program = _tasks(program, nest, whole, order)
+    if inside is None:
+        program = _tasks(program, nest, whole, order)
+    else:
+        if len(nest.kept) != 1 or not order.along_walks:
+            raise TileError("only rows that vectors run along make a link of a chain")
+        program = keep_inside(coarsen(program, nest.kept[0], inside.rows), nest.kept[0], inside)
     for buffer in order.streamed:
         program = stream(program, buffer)
     return replace(prune(program), notes=order.reasons)
@@ -49,8 +56,20 @@ def _vectors(nest: Nest, body: Body, order: RowOrder) -> TileProgram:
             program = _blocks(program, walk[-1], length, order)
         return share(program)
     var = nest.kept[order.axis]
-    program = coarsen(program, var, length if order.is_whole else TASK_ELEMENTS)
-    return _blocks(program, var, length, order)
+    program = coarsen(program, var, length if order.is_whole else _along(order))
+    program = _blocks(program, var, length, order)
+    return program if order.turned is None else _squares(program, nest.kept[order.turned], order)
+
+
+def _along(order: RowOrder) -> int:
+    """Elements of a task along the axis of its vectors."""
+    return TASK_ELEMENTS if order.turned is None else TASK_ELEMENTS // order.width
+
+
+def _squares(program: TileProgram, var: str, order: RowOrder) -> TileProgram:
+    """As many turns along the other axis as a vector has elements make a square; the rest goes row by row."""
+    program = peel(coarsen(program, var, order.width), var, order.width, f"{var}.rest")
+    return widen(program, var, order.width, axis=0) if has_loop(program, var) else program
 
 
 def _blocks(program: TileProgram, var: str, length: Dim, order: RowOrder) -> TileProgram:
@@ -70,9 +89,11 @@ def _tasks(program: TileProgram, nest: Nest, body: Body, order: RowOrder) -> Til
     """Axes of the grid that are left become loops of a task, innermost first, until a task has enough to do."""
     points: Dim = numel(body.domain[len(nest.kept) :])
     if order.axis is not None and not order.along_walks:
-        points = points * minimum(body.domain[order.axis], TASK_ELEMENTS)
+        points = points * minimum(body.domain[order.axis], _along(order))
+    if order.turned is not None:
+        points = points * order.width
     for axis in reversed(range(len(nest.kept))):
-        if axis == order.axis and not order.along_walks:
+        if axis == order.turned or (axis == order.axis and not order.along_walks):
             continue
         many = maximum(1, floordiv(TASK_ELEMENTS, maximum(points, 1)))
         if many == 1:

@@ -33,14 +33,13 @@ from hotfuse.codegen.tile import (
     Prefetch,
     Store,
     TileProgram,
-    sizes_of,
     uses,
     walk,
 )
 from hotfuse.codegen.tile_names import defined, names_of, renamed, substituted, unused, with_loops
 from hotfuse.codegen.tile_text import dims_in, show
 from hotfuse.errors import TileError
-from hotfuse.ir.dim import Dim, ceildiv, lower_bound, maximum, minimum, symbol, symbols_of
+from hotfuse.ir.dim import Dim, ceildiv, lower_bound, maximum, minimum, symbol, symbols_of, upper_bound
 
 # the grid
 
@@ -150,7 +149,8 @@ def peel(program: TileProgram, var: str, by: int, rest: str) -> TileProgram:
     if is_multiple(length, by):
         return program
     _require_new(program, rest)
-    middle = loop.start + _length(program, loop) // by * by
+    whole_runs = _length(program, loop) // by * by
+    middle = loop.start + whole_runs
     taken = names_of(program)
     inner = unused((it.var for it in walk(loop.body) if isinstance(it, For)), ".r", taken)
     second = with_loops(loop.body, {var: rest, **inner})
@@ -158,12 +158,10 @@ def peel(program: TileProgram, var: str, by: int, rest: str) -> TileProgram:
     whole = unused((c.name for c in loop.carry), ".w", taken)
     last = tuple(Carry(c.name, whole[c.name], names.get(c.next, c.next)) for c in loop.carry)
     tail = replace(loop, var=rest, start=middle, body=renamed(second, names), carry=last)
-    if middle == loop.start:
-        return put(
-            program,
-            loop,
-            (replace(tail, carry=tuple(Carry(c.name, d.init, c.next) for c, d in zip(last, loop.carry, strict=True))),),
-        )
+    most = upper_bound(whole_runs)
+    if most is not None and most <= 0:
+        carry = tuple(Carry(c.name, d.init, c.next) for c, d in zip(last, loop.carry, strict=True))
+        return put(program, loop, (replace(tail, start=loop.start, carry=carry),))
     carry = tuple(Carry(whole[c.name], c.init, whole.get(c.next, c.next)) for c in loop.carry)
     return put(program, loop, (replace(loop, stop=middle, body=renamed(loop.body, whole), carry=carry), tail))
 
@@ -334,7 +332,8 @@ def stage(program: TileProgram, var: str, buffer: str, scratch: str, size: Dim) 
     changed = _replaced((loop,), load, (Load(load.name, packed),))
     made = replace(program, buffers=(*program.buffers, Buffer(scratch, dtype, size, "scratch")))
     made = replace(made, body=_replaced(program.body, loop, (*copy, *changed)))
-    return replace(made, sizes=sizes_of(made.buffers, made.grid, made.body))
+    new = {s.name for s in symbols_of((size,))} - set(program.sizes)
+    return replace(made, sizes=(*program.sizes, *sorted(new)))
 
 
 def _path_to_load(loop: For, buffer: str) -> tuple[list[For], Load]:

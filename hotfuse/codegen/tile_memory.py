@@ -7,6 +7,7 @@ would be wrong at every size at which the instruction runs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def _corners(at: Access, around: tuple[_Range, ...]) -> Iterator[tuple[tuple[str
             yield corner
 
 
-def _is_turn(each: _Range, corner: Iterable[tuple[str, Dim]], variables: set[str]) -> bool:
+def _is_turn(each: _Range, corner: tuple[tuple[str, Dim], ...], variables: set[str]) -> bool:
     """Whether a loop runs at this corner of the loops around it. One whose range is of sizes alone is taken to run: where it
     does not, neither does the access."""
     if not variables & {s.name for s in symbols_of((each.first, each.last))}:
@@ -112,7 +113,8 @@ def _is_turn(each: _Range, corner: Iterable[tuple[str, Dim]], variables: set[str
     return least is not None and least >= 0
 
 
-def _at_corner(dim: Dim, corner: Iterable[tuple[str, Dim]]) -> Dim:
+@functools.lru_cache(maxsize=4096)
+def _at_corner(dim: Dim, corner: tuple[tuple[str, Dim], ...]) -> Dim:
     for var, value in corner:
         dim = substitute(dim, {var: value})
     return dim

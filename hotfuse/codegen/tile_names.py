@@ -1,4 +1,4 @@
-"""Names in the bodies of tile programs: blocks renamed, variables replaced by dims. Pure functions."""
+"""Names in the bodies of tile programs: what there is, blocks renamed, variables replaced by dims. Programs are not changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def names_of(program: TileProgram) -> set[str]:
 
 
 def unused(names: Iterable[str], ending: str, taken: set[str]) -> dict[str, str]:
-    """A new name for each: the old one with the ending, as often as it takes to find one that is free. Takes them."""
+    """A new name for each: the old one with the ending, as often as it takes to find one that is free. They join `taken`."""
     found: dict[str, str] = {}
     for name in sorted(set(names)):
         new = name + ending

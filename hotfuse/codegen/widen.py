@@ -83,16 +83,31 @@ def _require_apart(loop: For, buffers: Container[str]) -> None:
         step = slope(it.at.offset, loop.var)
         least = None if step is None else lower_bound(step)
         named = {s.name for s in symbols_of((it.at.offset,))}
-        if least is None or least < 1 or it.at.shape != (1, 1) or named & inner:
+        span = _span(it.at)
+        if least is None or span is None or least <= span or named & inner:
             raise TileError(f"`{show(it)}`: turns of the loop over {loop.var} may store the same elements")
         for other in walk(loop.body):
             if isinstance(other, Load | Index | Store) and other.at.buffer == it.at.buffer and other.at != it.at:
                 raise TileError(f"`{show(other)}`: turns of the loop over {loop.var} may meet in {it.at.buffer}")
 
 
+def _span(at: Access) -> int | None:
+    """How far apart the first and the last element of a block are, if that is a number and none lies before the first. A
+    bound along the columns of a row lets no more through than its limit."""
+    rows, cols = (0 if extent == 1 else step for step, extent in zip((at.rows, at.cols), at.shape, strict=True))
+    if not isinstance(rows, int) or not isinstance(cols, int) or rows < 0 or cols < 0:
+        return None
+    span = rows * (at.shape[0] - 1) + cols * (at.shape[1] - 1)
+    for b in at.bounds:
+        least = lower_bound(b.start)
+        if (at.shape[0], cols, b.cols) == (1, 1, 1) and isinstance(b.limit, int) and least is not None and least >= 0:
+            span = min(span, b.limit - 1)
+    return span
+
+
 @dataclass
 class _Wide:
-    """Widens instructions in order. State: the blocks that are wide, and how many names were made. `taken` are the program's."""
+    """Widens instructions in order. State: the blocks that are wide, and the names that were made beside those `taken`."""
 
     var: str
     by: int

@@ -6,6 +6,7 @@
     copy        a reshape that no strides express
     concat      inputs side by side, each copied to its place
     pack        the columns of a product's second operand, where they are no weights
+    chain       products and norms over the same rows, each reading what the one before it wrote (`fusion/chains`)
 
 A node joins the group of a producer when it is the only reader of that result, so a group has one result and no cycle can
 arise. Views need no kernel: whoever reads them reads their root through a layout.
@@ -55,6 +56,7 @@ class Fused:
     domain: Shape = field(default=())
     folded: tuple[int, ...] = ()
     reverse: bool = False
+    links: tuple[Fused, ...] = ()  # of a chain, in order
 
 
 def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:

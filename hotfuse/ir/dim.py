@@ -74,13 +74,14 @@ class Max:
 class Expr:
     """A canonical polynomial over atoms. Immutable; build it with arithmetic, `symbol`, `floordiv`, `minimum`, `maximum`."""
 
-    __slots__ = ("_hash", "size", "terms")
+    __slots__ = ("_hash", "_text", "size", "terms")
     terms: tuple[tuple[Monomial, int], ...]
     size: int  # symbols and operations in its text; see `is_simple`
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "_hash", hash(terms))
+        object.__setattr__(self, "_text", None)
         object.__setattr__(self, "size", sum(1 + sum(_atom_size(a) * p for a, p in m) for m, _ in terms))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -144,6 +145,11 @@ class Expr:
         raise DimError(f"the truth of the symbolic size {self} is not known before a call; use Facts.decide")
 
     def __str__(self) -> str:
+        if self._text is None:  # type: ignore[attr-defined]
+            object.__setattr__(self, "_text", self._written())
+        return self._text  # type: ignore[no-any-return, attr-defined]
+
+    def _written(self) -> str:
         parts: list[str] = []
         for monomial, coefficient in self.terms:
             body = "*".join(_factor(atom) for atom, power in monomial for _ in range(power))

@@ -9,7 +9,7 @@ changes between the two as their data flow allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,17 +17,18 @@ from hotfuse.codegen.lower import Recipe, lower
 from hotfuse.codegen.tile_files import edited
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, DimError, TileError
+from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.ir.dim import Dim, evaluate, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.layout import layouts
+from hotfuse.ir.layout import Layout, layouts
 from hotfuse.ir.metadata import describe
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
 from hotfuse.passes.dead_code import has_effect
 from hotfuse.passes.rewrite import is_pure
-from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes
+from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes, settled_values
 from hotfuse.runtime.driver import get_driver
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.kernels import kernel_of
@@ -69,18 +70,26 @@ class NativeBinder:
         known = {s.name for n in (*graph.inputs, *graph.weights) for s in _symbols(graph.values[n].type)}
         places = layouts(graph, graph.values)
         self.groups: list[Native] = []
-        for group in fuse(graph, graph.values, places):
-            try:
-                recipes = lower(graph, graph.values, places, group, self.spec)
-                strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - known
-                if strangers:
-                    raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
-                self.groups.append(Native(group, tuple(self._part(r) for r in recipes)))
-            except Exception as error:  # no defect of the generator may keep a model from answering
-                if config.strict and not isinstance(error, TileError | CodegenError):
-                    raise
-                self.reasons |= {node.id: str(error) for node in group.nodes}
+        groups = fuse(graph, graph.values, places)
+        for group in make_chains(groups, graph, graph.values, places, self.spec.l2_bytes):
+            self._add(group, places, known)
         self.items = _ordered(graph, self.groups)
+
+    def _add(self, group: Fused, places: Mapping[str, Layout], known: set[str]) -> None:
+        """Make a group's kernels. A chain that cannot be made is made link by link."""
+        try:
+            recipes = lower(self.graph, self.graph.values, places, group, self.spec)
+            strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - known
+            if strangers:
+                raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
+            self.groups.append(Native(group, tuple(self._part(r) for r in recipes)))
+        except Exception as error:  # no defect of the generator may keep a model from answering
+            if self.config.strict and not isinstance(error, TileError | CodegenError):
+                raise
+            for link in group.links:
+                self._add(link, places, known)
+            if not group.links:
+                self.reasons |= {node.id: str(error) for node in group.nodes}
 
     def _part(self, recipe: Recipe) -> Part:
         recipe = replace(recipe, program=edited(recipe.program, self.config.tiles))
@@ -94,7 +103,8 @@ class NativeBinder:
     @property
     def note(self) -> str:
         """How much runs as native code, and why the rest does not."""
-        left = [item for item in self.items if isinstance(item, Node)]
+        settled = settled_values(self.graph, self.graph.values, exact=False)
+        left = [item for item in self.items if isinstance(item, Node) and not settled.issuperset(item.outputs)]
         text = f"{self.kernels} generated kernels answer"
         if left:
             why = next((self.reasons[node.id] for node in left if node.id in self.reasons), "they have no native code")
@@ -112,7 +122,7 @@ class NativeBinder:
 
         def segment(natives: Sequence[Native], settled: Callable[[str], Any]) -> tuple[Node, Compute]:
             parts = [p for n in natives for p in n.parts]
-            read, outputs = _border(graph, self.items, natives)
+            read, outputs = _border(graph, items, natives)
             fixed = {name: value for name in read if (value := settled(name)) is not None}
             inputs = [name for name in read if name not in fixed]
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
@@ -123,7 +133,8 @@ class NativeBinder:
             made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
-        return assemble(graph, values, sizes, engine, run_graph, self.items, segment, fold=True)
+        items = _without_settled(graph, self.items, settled_values(graph, values))
+        return assemble(graph, values, sizes, engine, run_graph, items, segment, fold=True)
 
 
 def _symbols(type: Type) -> list[Any]:
@@ -175,6 +186,32 @@ def _ordered(graph: Graph, groups: Sequence[Native]) -> tuple[Item, ...]:
         assert len(rest) < len(waiting_nodes) or run, "the graph has a cycle"
         waiting_nodes, waiting_groups = rest, left
     return tuple(items)
+
+
+def _without_settled(graph: Graph, items: Sequence[Item], settled: Collection[str]) -> tuple[Item, ...]:
+    """The items of a plan whose sizes are known: nodes behind values that follow from these come first, to be computed when
+    the plan is bound, whether kernels were made of them or not; runs of kernels that they held apart become one."""
+    left: list[Item] = []
+    for item in items:
+        if isinstance(item, Node):
+            if not all(name in settled for name in item.outputs):
+                left.append(item)
+            continue
+        run = tuple(n for n in item if not all(name in settled for name in n.writes))
+        last = left[-1] if left else None
+        if run and last is not None and not isinstance(last, Node):
+            left[-1] = (*last, *run)
+        elif run:
+            left.append(run)
+    wanted = {*graph.outputs}
+    for item in left:
+        wanted.update(item.uses if isinstance(item, Node) else (name for n in item for name in n.reads))
+    first: list[Item] = []
+    for node in reversed(graph.nodes):
+        if any(name in wanted and name in settled for name in node.outputs):
+            first.append(node)
+            wanted.update(node.uses)
+    return (*reversed(first), *left)
 
 
 def _needed(graph: Graph, groups: Sequence[Native]) -> tuple[list[Node], list[Native]]:

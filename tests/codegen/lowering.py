@@ -12,6 +12,7 @@ from hotfuse.codegen.lower import Recipe, lower
 from hotfuse.codegen.native_form import native_graph
 from hotfuse.codegen.tile_check import check
 from hotfuse.config import Config
+from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.rules import fuse
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
@@ -39,7 +40,7 @@ def graph_of(make: Make, types: Mapping[str, Type]) -> Graph:
 def recipes(graph: Graph) -> list[Recipe]:
     """The recipes of every group of a graph in native form."""
     places = layouts(graph, graph.values)
-    groups = fuse(graph, graph.values, places)
+    groups = make_chains(fuse(graph, graph.values, places), graph, graph.values, places, host_spec().l2_bytes)
     return [r for group in groups for r in lower(graph, graph.values, places, group, host_spec())]
 
 

@@ -127,3 +127,19 @@ def test_vectors_run_along_neighbours() -> None:
     types = {"x": tensor(F32, 64, 196, 768)}
     (recipe,) = recipes(graph_of(lambda b, x: b.add("reduce_sum", x, axes=(1,), keepdims=False), types))
     assert any("vectors along axis 1 of 64x768x196" in note for note in recipe.program.notes)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, F16, I64])
+@pytest.mark.parametrize("shape", [(2, 48, 64), (3, 17, 70), (2, 5, 3)])
+def test_what_is_turned_moves_in_squares(dtype: DType, shape: tuple[int, ...]) -> None:
+    def make(b: Any, x: Any, y: Any) -> Any:
+        return b.add("add", b.add("transpose", x, perm=(0, 2, 1)), y)
+
+    x = (10 * normal(*shape)).astype(dtype.numpy)
+    y = (10 * normal(shape[0], shape[2], shape[1])).astype(dtype.numpy)
+    types = {"x": tensor(dtype, *shape), "y": tensor(dtype, *y.shape)}
+    check_all_ways(make, types, {"x": x, "y": y}, {})
+    free = {"x": tensor(dtype, B, S, shape[2]), "y": tensor(dtype, B, shape[2], S)}
+    check_all_ways(make, free, {"x": x, "y": y}, {"batch": shape[0], "seq": shape[1]})
+    (recipe,) = recipes(graph_of(make, types))
+    assert any("squares of axes" in note for note in recipe.program.notes)

@@ -1,0 +1,107 @@
+"""Chains: groups over the same rows that hand them on to each other become one group.
+
+A link is a product with a weight matrix, or rows that fold their last axis. The next link reads the link's one result as it is
+and nobody else does. A chain grows while the weights of its products fit the part of the cache that it may count on; see
+`codegen/loop_order` for why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hotfuse.fusion.rules import Fused
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.layout import Layout
+from hotfuse.ir.types import TensorType
+
+SHARE = 2  # a chain's weights take at most one part in so many of the second-level cache
+
+
+def make_chains(
+    groups: Sequence[Fused], graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], cache_bytes: int
+) -> list[Fused]:
+    """The groups, some of them joined, in an order in which they can run."""
+    chains: dict[int, list[Fused]] = {}  # by the place of the last link
+    made_by = {node.id: place for place, group in enumerate(groups) for node in group.nodes}
+    taken: set[int] = set()
+    for place, group in enumerate(groups):
+        if not _is_link(group, values, layouts):
+            continue
+        before = _source(group, graph, made_by, groups, values, layouts)
+        links = [*chains.get(before, [groups[before]]), group] if before is not None else [group]
+        if before is not None and _weights(links, values) * SHARE <= cache_bytes:
+            chains[place] = links
+            chains.pop(before, None)
+            taken.add(before)
+    joined = []
+    for place, group in enumerate(groups):
+        if place in chains:
+            links = chains[place]
+            nodes = tuple(node for link in links for node in link.nodes)
+            joined.append(Fused("chain", nodes, group.domain, links=tuple(links)))
+        elif place not in taken:
+            joined.append(group)
+    return joined
+
+
+def _is_link(group: Fused, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> bool:
+    """Whether a group is a product with a plain matrix, or folds the last axis of its rows, in order, to as many of them."""
+    domain = group.domain
+    if len(domain) < 2 or not isinstance(domain[-1], int) or _type(group.nodes[-1].id, values).shape != domain:
+        return False
+    if group.kind == "product":
+        product = _product(group)
+        weights = layouts[product.inputs[1] or ""]
+        return len(weights.shape) == 1 and isinstance(weights.shape[0], int)
+    return group.kind == "rows" and group.folded == (len(domain) - 1,) and not group.reverse
+
+
+def _source(
+    group: Fused,
+    graph: Graph,
+    made_by: Mapping[str, int],
+    groups: Sequence[Fused],
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+) -> int | None:
+    """The link whose result this one reads, and nobody else."""
+    inside = {node.id for node in group.nodes}
+    wanted = [_product(group).inputs[0]] if group.kind == "product" else [n for node in group.nodes for n in node.uses]
+    for name in dict.fromkeys(wanted):
+        place = made_by.get(name or "")
+        if name is None or place is None or name in graph.outputs or name in inside or layouts[name].root != name:
+            continue
+        source = groups[place]
+        readers = graph.consumers.get(name, ())
+        if (
+            _is_link(source, values, layouts)
+            and source.nodes[-1].id == name
+            and source.domain[:-1] == group.domain[:-1]
+            and (group.kind == "product" or source.domain == group.domain)
+            and all(reader.id in inside for reader in readers)
+            and "product" in (source.kind, group.kind)
+        ):
+            return place
+    return None
+
+
+def _weights(links: Sequence[Fused], values: Mapping[str, Value]) -> int:
+    """Bytes of the packed weights."""
+    total = 0
+    for link in links:
+        if link.kind == "product":
+            type = _type(_product(link).inputs[1] or "", values)
+            assert type.shape is not None
+            assert isinstance(type.shape[0], int)
+            total += type.shape[0] * type.dtype.bytes
+    return total
+
+
+def _product(group: Fused) -> Node:
+    return next(node for node in group.nodes if node.op == "panel_matmul")
+
+
+def _type(name: str, values: Mapping[str, Value]) -> TensorType:
+    type = values[name].type
+    assert isinstance(type, TensorType)
+    return type
