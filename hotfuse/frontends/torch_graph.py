@@ -30,7 +30,8 @@ from hotfuse.frontends.torch_numbers import import_number
 from hotfuse.frontends.torch_template import Live, Template, encode
 from hotfuse.frontends.torch_tensor import axis_order, to_numpy
 from hotfuse.ir.builder import GraphBuilder
-from hotfuse.ir.dim import NO_FACTS, Expr
+from hotfuse.ir.dim import Expr
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.graph import Constant, Origin, Value
 from hotfuse.ir.op import FreshSymbols
 from hotfuse.ir.types import ANY, TensorType, Type, type_of

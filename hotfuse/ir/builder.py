@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hotfuse.errors import DimError, HotfuseError, InvalidModel
-from hotfuse.ir.dim import MAX_DEGREE, NO_FACTS, Dim, Facts, degree, is_simple
+from hotfuse.ir.dim import MAX_DEGREE, Dim, degree, is_simple
+from hotfuse.ir.facts import NO_FACTS, Facts
 from hotfuse.ir.graph import CPU, NO_ATTRS, NO_ORIGIN, Attrs, Constant, Graph, Node, Origin, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, OPS, Call, FreshSymbols
 from hotfuse.ir.types import BOOL, I32, I64, TensorType, Type

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hotfuse.ir.dim import NO_FACTS, Atom, Dim, Div, Symbol, floordiv, lower_bound, maximum, minimum, upper_bound
+from hotfuse.ir.dim import Atom, Dim, Div, Symbol, floordiv, lower_bound, maximum, minimum, upper_bound
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import CONTENTS_LIMIT, Call, Contents
 from hotfuse.ir.types import BOOL, DType
 

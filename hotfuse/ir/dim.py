@@ -8,7 +8,7 @@ A `Dim` is an `int` or an `Expr`. An `Expr` is a polynomial with integer coeffic
 
 The polynomial form is canonical: two expressions that are equal by ring laws are the same object tree, so `==`
 and `hash` are structural and exact. `a % b` is written `a - b * (a // b)`. A symbol stands for a whole number not below its
-`minimum` (0 for sizes). Nothing here guesses: `Facts.decide` answers True, False or None (cannot tell).
+`minimum` (0 for sizes). What is known of sizes beyond that is in `ir/facts`.
 """
 
 from __future__ import annotations
@@ -441,65 +441,3 @@ def solve(dim: Dim, size: int) -> tuple[str, int, int] | None:
     if power != 1 or not isinstance(atom, Symbol):
         return None
     return atom.name, *divmod(size - offset, coefficient)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Equalities that are known to hold. `assume` returns new facts; `simplify` rewrites a dim to its representative."""
-
-    known: Mapping[str, Dim] = field(default_factory=dict)
-    others: tuple[tuple[Dim, Dim], ...] = ()
-
-    def simplify(self, dim: Dim) -> Dim:
-        if not self.known or isinstance(dim, int):
-            return dim
-        for _ in range(len(self.known) + 1):
-            after = substitute(dim, self.known)
-            if after == dim:
-                break
-            dim = after
-        return dim
-
-    def assume(self, a: Dim, b: Dim) -> Facts:
-        """These facts and `a == b`. Raises DimError when that contradicts them."""
-        a, b = self.simplify(a), self.simplify(b)
-        if a == b:
-            return self
-        verdict = self.decide(a, b)
-        if verdict is False:
-            raise DimError(f"size {a} cannot equal {b}")
-        difference = a - b
-        assert isinstance(difference, Expr)
-        for monomial, coefficient in reversed(difference.terms):
-            if abs(coefficient) == 1 and len(monomial) == 1 and monomial[0][1] == 1:
-                atom = monomial[0][0]
-                if isinstance(atom, Symbol):
-                    rest = _of_atom(atom) - difference * coefficient
-                    if all(s != atom for s in symbols_of([rest])):
-                        return Facts({**self.known, atom.name: rest}, self.others)
-        return Facts(self.known, (*self.others, (a, b)))
-
-    def decide(self, a: Dim, b: Dim) -> bool | None:
-        """Whether `a == b`: True or False when that holds for every size, None when it depends."""
-        a, b = self.simplify(a), self.simplify(b)
-        if a == b or (a, b) in self.others or (b, a) in self.others:
-            return True
-        difference = a - b
-        low, high = lower_bound(difference), upper_bound(difference)
-        if (low is not None and low > 0) or (high is not None and high < 0):
-            return False
-        if isinstance(difference, Expr):
-            constant = sum(c for m, c in difference.terms if not m)
-            divisor = functools.reduce(_gcd, (c for m, c in difference.terms if m), 0)
-            if divisor and constant % divisor:
-                return False
-        return None
-
-
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return abs(a)
-
-
-NO_FACTS = Facts()

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim, Facts
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.facts import NO_FACTS, Facts
 from hotfuse.ir.types import ANY, TensorType, Type, type_of
 
 CPU = "cpu"

@@ -75,6 +75,8 @@ def view(node: Node, source: Layout, values: Mapping[str, Value]) -> tuple[Layou
             return (Layout(source.root, source.offset, shape, broadcast_strides(source, shape)),)
         case "slice":
             return _sliced(node, source, shape, values)
+        case "flip":
+            return (_flipped(source, [a % len(shape) for a in node.attrs["axes"]]),)
         case "split":
             return _split(node, source, values)
     return None
@@ -161,13 +163,38 @@ def _sliced(node: Node, source: Layout, shape: Shape, values: Mapping[str, Value
         return None
     offset, strides = source.offset, list(source.strides)
     for axis, start, step in zip(node.attrs["axes"], starts, node.attrs["steps"], strict=True):
-        size = source.shape[axis]
-        if step < 0 or not isinstance(start, int):
+        first = _first(start, step, source.shape[axis])
+        if first is None:
             return None
-        first = minimum(start, size) if start >= 0 else maximum(size + start, 0)
         offset = offset + first * strides[axis]
         strides[axis] = strides[axis] * step
     return (Layout(source.root, offset, shape, tuple(strides)),)
+
+
+def _first(start: Dim, step: int, size: Dim) -> Dim | None:
+    """The place of a slice's first element; None where that is not known before the sizes are."""
+    if step < 0:  # from the last element on, or from a place that surely exists
+        last = isinstance(start, int) and start == -1
+        last = last or _is_least(start - size + 1, 0)
+        return size - 1 if last else start if _is_least(start, 0) and _is_least(size - 1 - start, 0) else None
+    if _is_least(start, 0):
+        return minimum(start, size)
+    return maximum(size + start, 0) if _is_least(-start, 1) else None
+
+
+def _is_least(dim: Dim, least: int) -> bool:
+    """Whether a dim is surely `least` or more."""
+    found = lower_bound(dim)
+    return found is not None and found >= least
+
+
+def _flipped(source: Layout, axes: Sequence[int]) -> Layout:
+    """The same elements, the last first along some axes."""
+    offset, strides = source.offset, list(source.strides)
+    for axis in axes:
+        offset = offset + (source.shape[axis] - 1) * strides[axis]
+        strides[axis] = -strides[axis]
+    return Layout(source.root, offset, source.shape, tuple(strides))
 
 
 def _split(node: Node, source: Layout, values: Mapping[str, Value]) -> tuple[Layout, ...]:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hotfuse.errors import HotfuseError, ParseError
-from hotfuse.ir.dim import NO_FACTS, Dim, Expr, Facts, substitute, symbol
+from hotfuse.ir.dim import Dim, Expr, substitute, symbol
 from hotfuse.ir.dim_reader import parse
+from hotfuse.ir.facts import NO_FACTS, Facts
 from hotfuse.ir.graph import CPU, NO_ATTRS, NO_ORIGIN, Attrs, Constant, Graph, Node, Origin, Value
 from hotfuse.ir.group import Group
 from hotfuse.ir.plan import Edit, Plan

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hotfuse.errors import HotfuseError, VerifyError
 from hotfuse.ir.builder import infer_node
-from hotfuse.ir.dim import NO_FACTS, Facts
+from hotfuse.ir.facts import NO_FACTS, Facts
 from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, FreshSymbols, Pattern
 from hotfuse.ir.plan import Plan, check_plan

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from hotfuse.ir.builder import GraphBuilder
-from hotfuse.ir.dim import Dim, Facts, symbol, symbols_of
+from hotfuse.ir.dim import Dim, symbol, symbols_of
+from hotfuse.ir.facts import Facts
 from hotfuse.ir.graph import Constant, Graph, Node, Origin, Value
 from hotfuse.ir.op import OPS
 from hotfuse.ir.types import STRING, DType, Shape, TensorType, Type

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from hotfuse.errors import DimError
 from hotfuse.ir.dim import (
-    NO_FACTS,
     Dim,
-    Facts,
     ceildiv,
     evaluate,
     floordiv,
@@ -25,6 +23,7 @@ from hotfuse.ir.dim import (
     upper_bound,
 )
 from hotfuse.ir.dim_reader import parse
+from hotfuse.ir.facts import NO_FACTS, Facts
 
 B, S, T = symbol("B"), symbol("S"), symbol("T")
 NAMES = ("B", "S", "T")

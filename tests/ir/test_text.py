@@ -11,7 +11,8 @@ import pytest
 import hotfuse
 from hotfuse.errors import ParseError
 from hotfuse.ir.builder import GraphBuilder
-from hotfuse.ir.dim import Facts, symbol
+from hotfuse.ir.dim import symbol
+from hotfuse.ir.facts import Facts
 from hotfuse.ir.graph import Attrs, Graph, Node
 from hotfuse.ir.plan import Plan, fuse, split, trivial_plan
 from hotfuse.ir.text import parse_graph, parse_plan, print_graph, print_plan, show_attr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotfuse.frontends.onnx_node import Decline, Imported, OnnxNode, onnx_op
 from hotfuse.ir.builder import int64
-from hotfuse.ir.dim import NO_FACTS
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.graph import Value
 from hotfuse.ir.types import BOOL, TensorType
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, Loops, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.contraction import matmul
 from hotfuse.ir.ops.elementwise import widened

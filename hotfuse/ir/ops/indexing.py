@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, Contents, OpDef, Pattern, Sample, contents_by_reference, define
 from hotfuse.ir.ops.movement import no_flops, normal_axis
 from hotfuse.ir.types import Shape, TensorType, Type

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim, ceildiv, lower_bound, maximum, minimum, symbols_of
+from hotfuse.ir.dim import Dim, ceildiv, lower_bound, maximum, minimum, symbols_of
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import (
     CONTENTS_LIMIT,
     Call,

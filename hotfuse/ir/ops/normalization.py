@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, broadcast_shapes, define, flops_per_element
 from hotfuse.ir.ops.elementwise import infer_float, rng, widened
 from hotfuse.ir.ops.movement import normal_axis

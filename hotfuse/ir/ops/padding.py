@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, Contents, OpDef, Pattern, Sample, contents_by_reference, define, infer_same
 from hotfuse.ir.ops.movement import few_elements, no_flops, normal_axes, normal_axis
 from hotfuse.ir.types import TensorType, Type

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim
+from hotfuse.ir.dim import Dim
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, define
 from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.types import TensorType, Type, numel

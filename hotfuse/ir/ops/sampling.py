@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.ops.image import cubic_weight

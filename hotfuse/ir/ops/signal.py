@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import NO_FACTS, Dim, floordiv
+from hotfuse.ir.dim import Dim, floordiv
+from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, define, size_of
 from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.ops.movement import normal_axis
