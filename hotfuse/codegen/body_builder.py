@@ -22,8 +22,16 @@ class BodyBuilder:
     """Adds nodes to a body, in the graph's order. State: the steps so far, and the step that holds each value."""
 
     def __init__(
-        self, values: Mapping[str, Value], layouts: Mapping[str, Layout], domain: Shape, folded: tuple[int, ...] = ()
+        self,
+        values: Mapping[str, Value],
+        layouts: Mapping[str, Layout],
+        domain: Shape,
+        folded: tuple[int, ...] = (),
+        inside: Mapping[str, Node] | None = None,
+        part: tuple[int, Dim] | None = None,
     ) -> None:
+        self.inside = inside or {}  # the group's nodes by what they make
+        self.part = part  # the axis and place where the points begin that this is about
         self.values = values
         self.layouts = layouts
         self.domain = domain
@@ -64,7 +72,25 @@ class BodyBuilder:
     ) -> None:
         """Say that a value is what is read so."""
         self.held[value] = name = self.fresh()
-        self.steps.append(Read(name, layout.root, self.type(value).dtype, layout.offset, strides, lookups, limits, fill))
+        offset = layout.offset
+        if self.part is not None:
+            axis, start = self.part
+            offset = offset - start * strides[axis]
+            limits = (*limits, self.limit(axis, start, self.domain[axis]))
+        self.steps.append(Read(name, layout.root, self.type(value).dtype, offset, strides, lookups, limits, fill))
+
+    def limit(self, axis: int, start: Dim, size: Dim) -> Limit:
+        """Holds for points from `start` on along an axis, `size` of them."""
+        return Limit(-start, tuple(int(a == axis) for a in range(len(self.domain))), size)
+
+    def part_of(self, axis: int, start: Dim, size: Dim) -> BodyBuilder:
+        """A builder of steps for the points from `start` on along an axis, `size` of them, among the steps of this one."""
+        if self.part is not None:
+            raise TileError("a part of a part is left to tier 0")
+        domain = (*self.domain[:axis], size, *self.domain[axis + 1 :])
+        made = BodyBuilder(self.values, self.layouts, domain, self.folded, self.inside, (axis, start))
+        made.steps, made._numbers = self.steps, self._numbers
+        return made
 
     def has(self, node: Node, place: int) -> bool:
         return place < len(node.inputs) and node.inputs[place] is not None
@@ -89,6 +115,12 @@ class BodyBuilder:
         name = self.fresh()
         self.steps.append(Map(name, "where", (condition, x, y)))
         return name
+
+    def where(self, limit: Limit, inside: str, outside: str) -> str:
+        """One step where a limit holds, another one elsewhere."""
+        place, length = self.fresh(), self.fresh()
+        self.steps += [Place(place, limit.strides, limit.start), Number(length, I64, limit.limit)]
+        return self.select(self.map("and_(x >= 0, x < y)", I64, x=place, y=length), inside, outside)
 
     def fold(self, op: str, arg: str, dtype: DType) -> str:
         name = self.fresh()
@@ -168,8 +200,10 @@ class BodyBuilder:
 
 def make_body(nodes: Sequence[Node], outputs: Sequence[str], builder: BodyBuilder, reverse: bool = False) -> Body:
     """The body of a group: its nodes in order, and writes of what others read. With `reverse` it is walked from the end."""
+    builder.inside = {name: node for node in nodes for name in node.outputs}
+    parts = {n.id for node in nodes if node.op == "concat" for name in node.uses for n in _makers(name, builder.inside)}
     for node in nodes:
-        if node.id not in builder.held:
+        if node.id not in builder.held and node.id not in parts:
             builder.add(node)
     writes = tuple(builder.write(name) for name in outputs)
     rank, folded = len(builder.domain), builder.folded
@@ -181,7 +215,40 @@ def make_body(nodes: Sequence[Node], outputs: Sequence[str], builder: BodyBuilde
     return body if order == list(range(rank)) else permuted(body, order)
 
 
+def _makers(value: str, inside: Mapping[str, Node]) -> list[Node]:
+    """The group's nodes that a value is made by, in order."""
+    found: dict[str, Node] = {}
+
+    def visit(name: str) -> None:
+        node = inside.get(name)
+        if node is not None and node.id not in found:
+            for used in node.uses:
+                visit(used)
+            found[node.id] = node
+
+    visit(value)
+    return list(found.values())
+
+
 # operators that are reads with access maps of their own
+
+
+def _concat(b: BodyBuilder, node: Node) -> None:
+    """Each input at its own points; what is computed for an input is computed there."""
+    axis = node.attrs["axis"] % len(b.type(node.id).shape or ()) + len(b.domain) - len(b.type(node.id).shape or ())
+    found = ""
+    start: Dim = 0
+    for name in node.uses:
+        shape = b.type(name).shape
+        assert shape is not None
+        size = shape[axis - len(b.domain)]
+        own = b.part_of(axis, start, size)
+        for maker in _makers(name, b.inside):
+            own.add(maker)
+        step = own.step(name)
+        found = step if not found else b.where(b.limit(axis, start, size), step, found)
+        start = start + size
+    b.held[node.id] = found
 
 
 def _gather(b: BodyBuilder, node: Node) -> None:
@@ -228,20 +295,13 @@ def _pad(b: BodyBuilder, node: Node) -> None:
     strides = b.strides(Layout(source.root, 0, shape, source.strides))
     b.read(node.id, Layout(source.root, offset, shape, source.strides), strides, limits=tuple(limits))
     if b.has(node, 2):
-        b.held[node.id] = _inside_or(b, b.held[node.id], b.step(node.inputs[2] or ""), limits)
-
-
-def _inside_or(b: BodyBuilder, inside: str, outside: str, limits: Sequence[Limit]) -> str:
-    """One step where all limits hold, another one elsewhere."""
-    for limit in limits:
-        place, length = b.fresh(), b.fresh()
-        b.steps += [Place(place, limit.strides, limit.start), Number(length, I64, limit.limit)]
-        holds = b.map("and_(x >= 0, x < y)", I64, x=place, y=length)
-        inside = b.select(holds, inside, outside)
-    return inside
+        outside = b.step(node.inputs[2] or "")
+        for limit in limits:
+            b.held[node.id] = b.where(limit, b.held[node.id], outside)
 
 
 _READING: dict[str, Callable[[BodyBuilder, Node], None]] = {
+    "concat": _concat,
     "gather": _gather,
     "gather_elements": _gather_elements,
     "pad": _pad,

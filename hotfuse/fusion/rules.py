@@ -30,6 +30,7 @@ _REDUCTIONS = (
     "reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all", "logsumexp",
 )  # fmt: skip
 _READS = ("gather", "gather_elements", "pad")  # whose results are read through access maps of their own
+MOST_PARTS = 4  # of a concat that is read where its inputs are
 _PLACES = ("argmax", "argmin")
 _SCANS = ("cumsum", "cumprod")
 _NOT_NATIVE = ("lgamma", "digamma")
@@ -78,6 +79,10 @@ def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
                 del clusters[placed[0].id]
                 clusters[node.id] = Cluster("attention", placed, made.domain)
                 continue
+        if made.kind == "concat" and _is_read_pointwise(graph, node, values, alone):
+            made = Cluster("rows", [*_parts(node, clusters, values, alone), node], made.domain)
+            clusters[node.id] = made
+            continue
         for name in dict.fromkeys(node.uses):
             cluster = clusters.get(name)
             if cluster is None or not alone(name) or not _may_join(cluster, made, node, values):
@@ -113,6 +118,28 @@ def _placed_attention(
     return None
 
 
+def _is_read_pointwise(graph: Graph, concat: Node, values: Mapping[str, Value], alone: Callable[[str], bool]) -> bool:
+    """Whether the one reader of a concat is elementwise over the same points: it then reads the inputs where they are."""
+    if not alone(concat.id) or sum(1 for _ in concat.uses) > MOST_PARTS:
+        return False
+    (reader,) = graph.consumers[concat.id]
+    made = OPS[reader.op].pattern is Pattern.ELEMENTWISE and OPS[reader.op].scalar is not None
+    return made and reader.op not in _NOT_NATIVE and _shape(reader.id, values) == _shape(concat.id, values)
+
+
+def _parts(concat: Node, clusters: dict[str, Cluster], values: Mapping[str, Value], alone: Callable[[str], bool]) -> list[Node]:
+    """The nodes of elementwise groups that only feed one input of a concat; they are no groups any more."""
+    found: list[Node] = []
+    for name in dict.fromkeys(concat.uses):
+        cluster = clusters.get(name)
+        if cluster is None or not alone(name) or cluster.domain != _shape(name, values):
+            continue
+        if cluster.kind == "rows" and not cluster.folded and not any(n.op in (*_READS, "concat") for n in cluster.nodes):
+            found += cluster.nodes
+            del clusters[name]
+    return found
+
+
 def _joined(first: Cluster, second: Cluster) -> Cluster:
     """Both in one; a product stays what it is."""
     kind = "product" if "product" in (first.kind, second.kind) else "rows"
@@ -127,9 +154,9 @@ def _may_join(cluster: Cluster, made: Cluster, node: Node, values: Mapping[str, 
         ways = {(c.folded, c.reverse) for c in (cluster, made) if c.folded}
         return len(ways) < 2 and not _drops_axes(cluster, values)
     if cluster.kind == "product" and made.kind == "rows":
-        return not made.folded and not any(n.op in _READS for n in made.nodes)
+        return not made.folded and not any(n.op in (*_READS, "concat") for n in made.nodes)
     if cluster.kind == "rows" and made.kind == "product":  # the product came first into what grows now
-        return not cluster.folded and not any(n.op in _READS for n in cluster.nodes)
+        return not cluster.folded and not any(n.op in (*_READS, "concat") for n in cluster.nodes)
     return False
 
 
