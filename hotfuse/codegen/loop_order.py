@@ -108,15 +108,18 @@ def chain_rows(spec: Spec) -> int:
     return CHAIN_TILES * tile_of(spec, symbol("n"), F32)[0]
 
 
-def order_product(body: Body, product: Product, spec: Spec) -> ProductOrder:
-    """The order of a product over a joined domain of rows, panels and columns of a panel."""
+def order_product(body: Body, product: Product, spec: Spec, link: int | None = None) -> ProductOrder:
+    """The order of a product over a joined domain of rows, panels and columns of a panel; of a link of a chain, which has
+    `link` rows at a time."""
     *_, panels, width = body.domain
     rows, _ = tile_of(spec, panels * width, product.dtype)
-    m = body.domain[-3] if len(body.domain) > 2 else 1
+    m = body.domain[-3]
     tiles = min(CHUNK_TILES, -(-m // rows)) if isinstance(m, int) else CHUNK_TILES
     chunk = rows * tiles
     size = product.dtype.bytes
     tile = f"{rows} x {width} accumulators of {spec.vector_registers} registers"
+    if link is not None:
+        return ProductOrder(rows, link, True, f"{tile}; a link of a chain, {link} rows at a time: its weights stay near")
     if not (isinstance(m, int) and isinstance(panels, int) and isinstance(product.length, int) and isinstance(width, int)):
         return ProductOrder(rows, chunk, True, f"{tile}; panels outside, as rows are not known and weights move once then")
     a, b = m * product.length * size, product.length * panels * width * size

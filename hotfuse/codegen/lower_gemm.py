@@ -117,10 +117,10 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | 
     body = joined(paneled, apart=2)
     product = next(s for s in body.steps if isinstance(s, Product))
     nest = make_nest(name, body, info, keep=False)
-    *outer, rows, panels, columns = nest.kept if len(nest.kept) > 2 else ("", *nest.kept)
+    *outer, rows, panels, columns = nest.kept
     width = body.domain[-1]
     assert isinstance(width, int)
-    order = order_product(body, product, spec)
+    order = order_product(body, product, spec, None if inside is None else inside.rows)
     program = coarsen(nest.program, columns, width)
     program = inline(widen(program, columns, width, axis=1), columns)
     if not isinstance(product.length, int) or product.length > BLOCK:
@@ -128,7 +128,6 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | 
     if inside is not None:
         if outer:
             raise TileError("rows of several matrices make no chain")
-        order = replace(order, chunk=inside.rows)
         program = coarsen(coarsen(program, panels, body.domain[-2]), rows, order.chunk)
         program = interchange(keep_inside(program, rows, inside), rows, panels)
     else:

@@ -54,6 +54,11 @@ class Executor:
         return int(getattr(self._binder, "kernels", 0))
 
     @property
+    def choices(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Of every group that has native code: its operators, and why its kernels run as they do."""
+        return tuple(getattr(self._binder, "choices", ()))
+
+    @property
     def bound_shapes(self) -> int:
         return len(self._bound)
 

@@ -101,6 +101,17 @@ class NativeBinder:
         return sum(len(n.parts) for item in self.items if not isinstance(item, Node) for n in item)
 
     @property
+    def choices(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Of every group: its operators, and why its kernels run as they do."""
+        return tuple(
+            (
+                tuple(n.op for n in native.group.nodes),
+                tuple(dict.fromkeys(x for p in native.parts for x in p.recipe.program.notes)),
+            )
+            for native in self.groups
+        )
+
+    @property
     def note(self) -> str:
         """How much runs as native code, and why the rest does not."""
         settled = settled_values(self.graph, self.graph.values, exact=False)

@@ -45,6 +45,15 @@ class OpaqueNode:
 
 
 @dataclass(frozen=True)
+class GeneratedKernel:
+    """Operators that became native code together, how many groups of a model are like that, and why it runs as it does."""
+
+    operators: tuple[str, ...]
+    groups: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class GraphReport:
     """One graph that answers every call. `nodes` and `operators` count our IR's, those of nested graphs included."""
 
@@ -59,6 +68,7 @@ class GraphReport:
     arena_bytes: int
     events: Mapping[str, int]
     why: str
+    kernels: tuple[GeneratedKernel, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; symbolic costs are text."""
@@ -73,6 +83,7 @@ class GraphReport:
             f"  {self.bound_shapes} bound shapes, {self.arena_bytes:,} bytes of scratch memory, {self.calls} calls",
         ]
         lines += [f"  opaque: {n.operator} ({n.origin}): {n.reason}" for n in self.opaque]
+        lines += [f"  {k.groups} x {', '.join(k.operators)}: {'; '.join(k.reasons) or 'native'}" for k in self.kernels]
         lines += [f"  event {kind}: {count}" for kind, count in sorted(self.events.items())]
         return "\n".join([*lines, f"  why it is not faster yet: {self.why}"])
 
@@ -102,6 +113,7 @@ def make_report(
         sum(executor.arena_bytes().values()),
         dict(events),
         _why(executor.config, calls, closed, len(opaque), executor.native),
+        tuple(GeneratedKernel(ops, count, why) for (ops, why), count in Counter(executor.choices).most_common()),
     )
 
 
