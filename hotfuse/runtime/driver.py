@@ -91,7 +91,10 @@ class Driver:
 
     def run(self, job: Job) -> int:
         """Run all steps and return how many threads were asked to. Holds no lock of Python's meanwhile."""
-        if job.threads > 1 and self.gomp and TEAM.acquire(False):
+        if job.threads == 1:
+            self._run(job.address, 1)
+            return 1
+        if self.gomp and TEAM.acquire(False):
             try:
                 if may_lead():
                     self._run(job.address, job.threads)

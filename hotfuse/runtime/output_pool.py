@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class OutputPool:
         self._bytes = math.prod(self._sizes) * self._dtype.itemsize
         self._kept: list[tuple[Any, Any, int]] = []
         self._lock = make_lock()
-        self._unused = _references(self._make())
+        entry = self._make()
+        self._unused = getrefcount(entry[0]), getrefcount(entry[1])  # counted as `__call__` counts
 
     def _make(self) -> tuple[Any, Any, int]:
         block = aligned_block(self._bytes)
@@ -40,18 +42,14 @@ class OutputPool:
     def __call__(self) -> tuple[Any, int]:
         """An array that nobody else has, undefined, and its address."""
         with self._lock:
+            array, memory = self._unused
             for entry in self._kept:
-                if _references(entry) == self._unused:
+                if getrefcount(entry[0]) == array and getrefcount(entry[1]) == memory:
                     return entry[0], entry[2]
             entry = self._make()
             if len(self._kept) < KEPT and self._bytes <= LARGEST:
                 self._kept.append(entry)
             return entry[0], entry[2]
-
-
-def _references(entry: tuple[Any, Any, int]) -> tuple[int, int]:
-    """How often the array and its memory are referred to."""
-    return sys.getrefcount(entry[0]), sys.getrefcount(entry[1])
 
 
 def fast_address() -> Any:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+from numpy import ndarray
 
 from hotfuse.runtime.binding import BoundPlan
 
 if TYPE_CHECKING:
     from hotfuse.runtime.segment import Segment
 
-Form: TypeAlias = tuple[tuple[Any, tuple[int, ...]], ...]
+Form: TypeAlias = tuple[Any, ...]  # dtype and shape of each input in turn
 
 
 class ShortWay:
@@ -27,20 +27,20 @@ class ShortWay:
         self._limit = limit
         self._table: dict[Form, Segment] = {}
 
-    def arrays(self, feeds: Any) -> list[Any] | None:
-        """What is fed, in the order of the inputs, if it has a form."""
+    def __call__(self, feeds: Any) -> list[Any] | None:
+        """The answers; None if the feeds have no form, or one that was not answered before."""
         if type(feeds) is not dict or len(feeds) != len(self._names):
             return None
-        found = []
+        arrays: list[Any] = []
+        form: list[Any] = []
         for name in self._names:
             array = feeds.get(name)
-            if type(array) is not np.ndarray or not array.flags.c_contiguous:
+            if type(array) is not ndarray or not array.flags.c_contiguous:
                 return None
-            found.append(array)
-        return found
-
-    def find(self, arrays: Sequence[Any]) -> Segment | None:
-        return self._table.get(tuple([(a.dtype, a.shape) for a in arrays]))
+            arrays.append(array)
+            form += array.dtype, array.shape
+        segment = self._table.get(tuple(form))
+        return None if segment is None else segment.run(arrays)
 
     def learn(self, arrays: Sequence[Any], bound: BoundPlan) -> None:
         """Remember the form of feeds that a bound plan answered, if its steps are one run of kernels over the inputs alone."""
@@ -52,7 +52,7 @@ class ShortWay:
         segment = step.function
         fresh = bound.outputs == tuple((place, False) for place in step.outputs)
         if isinstance(segment, Segment) and step.inputs == bound.inputs and fresh:
-            self._table[tuple((a.dtype, a.shape) for a in arrays)] = segment
+            self._table[tuple(part for a in arrays for part in (a.dtype, a.shape))] = segment
 
     def forget(self) -> None:
         self._table = {}

@@ -131,9 +131,12 @@ class Segment:
         return tuple(found)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        given = [self._contiguous(x) for x in inputs]
+        return tuple(self.run(list(map(self._contiguous, inputs))))
+
+    def run(self, given: Sequence[Any]) -> list[Any]:
+        """The outputs for contiguous inputs."""
         made = [fresh() for fresh in self._results]
-        pointers = [self._address(x) for x in given] + [address for _, address in made]
+        pointers = [*map(self._address, given), *[address for _, address in made]]
         try:
             frame = self._idle.pop()  # a list's pop and append are one step each, whoever else calls
         except IndexError:
@@ -144,13 +147,15 @@ class Segment:
                 words[place] = pointers[which]
             frame.pointers = pointers
         self._driver.run(frame.job)
-        failed = frame.status[0]
-        frame.status[0] = 0
+        status = frame.status
+        failed = status[0]
+        if failed:
+            status[0] = 0
         if len(self._idle) < MAX_IDLE:
             self._idle.append(frame)
         if failed:
             raise BadIndex("an index lies outside of the tensor that it indexes")
-        return tuple([result for result, _ in made])
+        return [result for result, _ in made]
 
 
 def _own(recipe: Recipe, sizes: Mapping[str, int]) -> dict[str, int]:

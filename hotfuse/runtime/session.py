@@ -53,15 +53,14 @@ class Session:
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
         """The named outputs (all of them for None) as arrays; `out` gives arrays to write them into."""
-        if output_names is None and out is None and (arrays := self._short.arrays(feeds)) is not None:
-            segment = self._short.find(arrays)
-            if segment is not None:
-                try:
-                    results = list(segment(*arrays))
+        if output_names is None and out is None:
+            try:
+                results = self._short(feeds)
+                if results is not None:
                     self._calls += 1
                     return results
-                except BadIndex:  # tier 0 says where
-                    pass
+            except BadIndex:  # tier 0 says where
+                pass
         if self._closed:
             raise InputError("the session is closed; load the model again")
         if self._overrides is not None and (other := self._overrides.session(feeds)) is not None:

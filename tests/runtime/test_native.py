@@ -57,7 +57,7 @@ def _double(model: torch.nn.Module) -> torch.nn.Module:
 
 def native_parts(fast: Any) -> list[Any]:
     """The runs of kernels of every captured class."""
-    return [item for c in fast._hotfuse.served for item in c.executor._binder.items if isinstance(item, tuple)]
+    return [item for c in fast._hotfuse.served for item in c.runner.executor._binder.items if isinstance(item, tuple)]
 
 
 @pytest.fixture(name="block")
@@ -174,7 +174,12 @@ def test_sessions_mix_native_code_and_tier_0(tmp_path: Path) -> None:
     for length in (1, 5, 300):
         ids = np.random.default_rng(length).integers(-20, 20, length)
         np.testing.assert_allclose(fast.run(None, {"ids": ids})[0], slow.run(None, {"ids": ids})[0], rtol=2e-6)
-    assert fast.report().events == {"native.made": 1}
+    report = fast.report()
+    assert report.events == {"native.made": 1}
+    assert report.kernels
+    assert all(k.reasons for k in report.kernels)
+    assert any("vectors along axis" in reason for k in report.kernels for reason in k.reasons)
+    assert report.kernels[0].reasons[0] in str(report)
 
 
 def test_a_sessions_index_out_of_range_is_tier_0s_error(tmp_path: Path) -> None:
