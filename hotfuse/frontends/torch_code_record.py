@@ -7,7 +7,9 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotfuse.frontends.torch_code import CodeKey, code_key
@@ -18,6 +20,11 @@ _TORCH = os.path.dirname(str(importlib.util.find_spec("torch").origin)) + os.sep
 # the most and ends: 9.2 million for 1,450 operators, 20 s. Swin makes 30 million for 500, and would go on for many minutes.
 SIZE_CALLS = 1_000_000
 SIZE_CALLS_EACH = 10_000
+# Seconds of the processor that torch's own functions may take before such calls are counted, in all and each. Listening to
+# every call of theirs takes as long as they do: 2 s for the two traces of a BERT of 6 layers.
+UNHEARD_S = 2.0
+UNHEARD_EACH_S = 0.01
+_C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 
 
 class IntricateSizes(BaseException):
@@ -31,8 +38,8 @@ class IntricateSizes(BaseException):
 class CodeRecord:
     """Notes, while entered, which Python code the thread runs, and where the user's code reads or does something outside of
     the model; and raises IntricateSizes in a trace that runs more of sympy's functions than `SIZE_CALLS` and
-    `SIZE_CALLS_EACH` for each operator. State: the code, `outside` ("" or what was first called, and where), `intricate`, the
-    counts, and the profiler it stands in for."""
+    `SIZE_CALLS_EACH` for each operator, once these have taken their time. State: the code, `outside` ("" or what was first
+    called, and where), `intricate`, the counts, the time left for torch's functions, and the profiler it stands in for."""
 
     def __init__(self) -> None:
         self._codes: dict[int, types.CodeType] = {}  # by id, and held: equal code may come from different files
@@ -40,6 +47,8 @@ class CodeRecord:
         self._dispatch: set[int] = set()
         self._outside: dict[int, str] = {}
         self._left = SIZE_CALLS
+        self._unheard_s = UNHEARD_S
+        self._listens = False
         self.outside = ""
         self.intricate = False
 
@@ -69,8 +78,25 @@ class CodeRecord:
         self._thread = threading.get_ident()
         gc.callbacks.insert(0, self._collection_begins)
         gc.callbacks.append(self._collection_ends)
-        sys.setprofile(note)
+        self._listen()
         return self
+
+    def _listen(self) -> None:
+        self._listens = True
+        sys.setprofile(self._note)
+
+    def run(self, function: Any, kinds: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a torch function that the model calls. What torch's own do is neither the model's code nor its doing."""
+        if self._unheard_s < 0 or not self._listens or not _is_torchs(function, kinds, (*args, *kwargs.values())):
+            return function(*args, **kwargs)
+        start = time.thread_time()
+        self._listens = False
+        sys.setprofile(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._unheard_s += UNHEARD_EACH_S - (time.thread_time() - start)
+            self._listen()
 
     def _add(self, code: types.CodeType) -> None:
         self._codes[id(code)] = code
@@ -82,6 +108,7 @@ class CodeRecord:
             self._outside[id(code)] = kind
 
     def __exit__(self, *_: Any) -> None:
+        self._listens = False
         sys.setprofile(self._before)
         gc.callbacks.remove(self._collection_begins)
         gc.callbacks.remove(self._collection_ends)
@@ -92,9 +119,22 @@ class CodeRecord:
             sys.setprofile(None)
 
     def _collection_ends(self, phase: str, _: Any) -> None:
-        if phase == "stop" and threading.get_ident() == self._thread:
+        if phase == "stop" and threading.get_ident() == self._thread and self._listens:
             sys.setprofile(self._note)
 
     def keys(self) -> frozenset[CodeKey]:
         """The code that ran, torch's own left out."""
         return frozenset(code_key(c) for c in self._codes.values() if not c.co_filename.startswith(_TORCH))
+
+
+def _is_torchs(function: Any, kinds: Sequence[type], arguments: Sequence[Any]) -> bool:
+    """Whether nobody else's code runs in a call: the function is torch's own and no operator (those may be anybody's), the
+    tensors are of its classes, and it is given nothing to call."""
+    own = isinstance(function, _C_FUNCTIONS) or _file(function).startswith(_TORCH)
+    if not own or any(kind.__module__.partition(".")[0] != "torch" for kind in kinds):
+        return False
+    return not any(callable(a) or (isinstance(a, (list, tuple)) and any(map(callable, a))) for a in arguments)
+
+
+def _file(function: Any) -> str:
+    return function.__code__.co_filename if isinstance(function, types.FunctionType) else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,11 +24,11 @@ from hotfuse.frontends.torch_node import IMPORTERS
 EXACT = {"aten.native_batch_norm_backward.default"}  # eager sums in float64
 
 
-def is_kept(operator: Any) -> bool:
+def is_kept(target: Any) -> bool:
     """Whether an operator stays whole."""
-    if not isinstance(operator, torch._ops.OpOverload):
+    if not isinstance(target, torch._ops.OpOverload):
         return False
-    return str(operator) in IMPORTERS or str(operator) in EXACT or torch.Tag.nondeterministic_seeded in operator.tags
+    return str(target) in IMPORTERS or str(target) in EXACT or torch.Tag.nondeterministic_seeded in target.tags
 
 
 @functools.cache
@@ -36,6 +37,30 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions
 
     return {op: function for op, function in core_aten_decompositions().items() if not is_kept(op)}
+
+
+def is_whole(graph: torch.fx.Graph) -> bool:
+    """Whether an exported graph may be imported as it is, unless that meets operators that the IR does not know: it has no
+    inner graphs, writes nothing in place and draws no random numbers. Torch takes a graph apart by tracing it once more, which
+    takes as long as the export did."""
+    return all(node.op in ("placeholder", "output") or _is_plain(node) for node in graph.nodes)
+
+
+def _is_plain(node: torch.fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return isinstance(node.target, types.BuiltinFunctionType)  # of sizes, and of several results
+    if torch.Tag.nondeterministic_seeded in node.target.tags and not _is_off(node):
+        return False
+    return not node.target._schema.is_mutable
+
+
+def _is_off(node: torch.fx.Node) -> bool:
+    """Whether an operator that may draw random numbers is told not to."""
+    given = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
+    return given.get("train", True) is False or (node.target in _ATTENTION and given.get("dropout_p", 0.0) == 0.0)
+
+
+_ATTENTION = (torch.ops.aten.scaled_dot_product_attention.default,)
 
 
 def decompose(exported: Any) -> Any:
@@ -69,6 +94,6 @@ def _effectful(operators: Iterable[Any]) -> Iterator[None]:
 def _export_decompositions() -> Any:
     """The decomposition table for exported programs: composite operators that are not in it stay whole."""
     table = torch.export.default_decompositions()
-    for operator in [op for op in table if is_kept(op)]:
-        table.pop(operator)
+    for target in [op for op in table if is_kept(op)]:
+        table.pop(target)
     return table

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from hotfuse.config import Config
-from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_decompositions import decompose
+from hotfuse.errors import CaptureError, HotfuseError
+from hotfuse.frontends.torch_decompositions import decompose, is_whole
 from hotfuse.frontends.torch_graph import TorchImport, declare_input, import_fx, view_root
 from hotfuse.frontends.torch_outputs import collect_outputs
 from hotfuse.frontends.torch_place import TracedCall, find_leaves, find_sizes, find_viewed, find_weights, is_strided, memory_of
@@ -36,7 +36,16 @@ def import_exported(exported: Any, config: Config | None = None, call: TracedCal
     """The program of an ExportedProgram, taken apart as far as the IR needs. `call` is the call that was traced, if it is
     known: then outputs are to their caller what its results were."""
     config = config or Config()
-    exported = decompose(exported)
+    if is_whole(exported.graph):
+        with contextlib.suppress(HotfuseError):
+            program = _import(exported, config, call)
+            if not program.opaque:
+                return program
+    return _import(decompose(exported), config, call)
+
+
+def _import(exported: Any, config: Config, call: TracedCall | None) -> CapturedProgram:
+    """The program of an ExportedProgram with its operators as they are."""
     signature = exported.graph_signature
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     users = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]

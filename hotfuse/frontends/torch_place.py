@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,12 @@ _DROPOUT = {torch.dropout: "train", torch.nn.functional.dropout: "training"}  # 
 
 
 class PlainDropout(TorchFunctionMode):  # type: ignore[misc]
-    """Within, dropout that is off returns its argument itself, as it does in eager; traced, it would be a copy."""
+    """Within, dropout that is off returns its argument itself, as it does in eager; traced, it would be a copy. All other
+    functions are called by `run`, with the function, the classes of its tensors and its arguments."""
+
+    def __init__(self, run: Callable[[Any, Sequence[type], Sequence[Any], Mapping[str, Any]], Any]) -> None:
+        super().__init__()
+        self._run = run
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -38,7 +43,7 @@ class PlainDropout(TorchFunctionMode):  # type: ignore[misc]
             given = dict(zip(("input", "p", _DROPOUT[function]), args, strict=False)) | kwargs
             if given.get("p") == 0.0 or not given.get(_DROPOUT[function], True):
                 return given["input"]
-        return function(*args, **kwargs)
+        return self._run(function, types, args, kwargs)
 
 
 class TracedCall(NamedTuple):

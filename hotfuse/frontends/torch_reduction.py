@@ -2,10 +2,12 @@
 
     a parametrized module  ->  its class before it was parametrized, the names of its parametrized tensors, its state
     a GraphModule          ->  the Python code of its graph, and of its state what that code reads
-    a class sent by value  ->  a class of its own on the other side, even where that is the process it came from
+    a class sent by value  ->  a class of its own on the other side, even where that is the process it came from; one of
+                               modules without the code that makes them
 
 torch refuses to pickle the first. The second it traces anew when it is loaded, which turns everything computed from its tensors
-alone into further constants. The third would be the class of the live model, overwritten, in a capture within one process.
+alone into further constants. The third would be the class of the live model, overwritten, in a capture within one process. Its
+modules are made already, and whatever their making refers to (example inputs, say) is no part of their answers.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
+from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import names_in
 
 Reduction = tuple[Any, ...]
@@ -64,12 +67,22 @@ def make_graph_code(source: str, variables: Mapping[str, Any], filename: str) ->
     return kind.__new__(kind)  # type: ignore[no-any-return]
 
 
-def untracked(reduction: Reduction) -> Reduction:
-    """cloudpickle's reduction of a class, without the number by which it finds the class again where it knows it."""
+def sent_class(kind: type, reduction: Reduction) -> Reduction:
+    """cloudpickle's reduction of a class, without the number by which it finds the class again where it knows it, and for
+    modules without the functions that make them."""
     make, args, *rest = reduction
-    if isinstance(make, types.FunctionType) and make.__name__ in _BY_NUMBER:
-        return make, (*args[:-2], None, args[-1]), *rest
-    return reduction
+    if not isinstance(make, types.FunctionType) or make.__name__ not in _BY_NUMBER:
+        return reduction
+    if issubclass(kind, torch.nn.Module):
+        (attributes, *others), *rest = rest
+        made = {name: _refuse_to_make for name in ("__init__", "__new__") if name in attributes}
+        rest = [({**attributes, **made}, *others), *rest]
+    return make, (*args[:-2], None, args[-1]), *rest
+
+
+def _refuse_to_make(kind: Any, *args: Any, **kwargs: Any) -> None:
+    name = getattr(kind, "__name__", type(kind).__name__)
+    raise CaptureError(f"forward makes a new {name}; make it once, in the module's own __init__")
 
 
 _BY_NUMBER = ("_make_skeleton_class", "_make_skeleton_enum")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_reduction import reduce_module, untracked
+from hotfuse.frontends.torch_reduction import reduce_module, sent_class
 from hotfuse.frontends.torch_request import unsendable
 from hotfuse.locks import IMPORTS
 from hotfuse.pace import Pace, hurry
@@ -126,7 +126,7 @@ def _pickler_class() -> Any:
             found = reduce_module(obj)
             if found is None:
                 found = super().reducer_override(obj)
-            return untracked(found) if isinstance(obj, type) and isinstance(found, tuple) else found
+            return sent_class(obj, found) if isinstance(obj, type) and isinstance(found, tuple) else found
 
     return SkeletonPickler
 

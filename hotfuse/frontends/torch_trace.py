@@ -203,7 +203,7 @@ def _no_side_effects(
         watch, weights = ModuleWatch(module), dict(_weights(module))
         drawn = _drawn_numbers()
         given, structure = flatten_call((args, {name: kwargs[name] for name in sorted(kwargs)}))
-        with record, PlainDropout():
+        with record, PlainDropout(record.run):
             result = forward(*args, **kwargs)
         if record.intricate:
             raise IntricateSizes  # once more: somebody took the first for an error of theirs

@@ -160,19 +160,21 @@ class ModuleWatch:
             return found
         if not self._exact.is_identical() and (found := self._exact.difference()):
             return found
-        if list(map(len, self._containers)) != self._container_sizes or _differ(self._contents(), self._items):
+        if self._containers and (
+            list(map(len, self._containers)) != self._container_sizes or _differ(self._contents(), self._items)
+        ):
             return "a container among the attributes or globals changed"
-        if _differ(chain.from_iterable(map(_DEFAULTS, self._functions)), self._code):
+        if self._functions and _differ(chain.from_iterable(map(_DEFAULTS, self._functions)), self._code):
             return "the default arguments of a function changed"
-        if _differ(map(cell_content, self._cells), self._variables):
+        if self._cells and _differ(map(cell_content, self._cells), self._variables):
             return "a variable of a closure changed"
-        if _differ(map(getattr, *self._slots, repeat(_UNSET)), self._slot_values):
+        if self._slot_values and _differ(map(getattr, *self._slots, repeat(_UNSET)), self._slot_values):
             return "a slot of an object changed"
         if self._context and _differ((v.get(_UNSET) for v in self._context), self._context_values):
             return "a context variable changed"
         if self._parameters and list(_wanted(self._parameters)) != self._wanted:
             return "a weight has or wants a gradient now, or no longer does"
-        if list(map(_snapshot, self._arrays)) != self._array_bytes:
+        if self._arrays and list(map(_snapshot, self._arrays)) != self._array_bytes:
             return "the contents of an array changed"
         return ""
 

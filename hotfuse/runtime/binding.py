@@ -239,14 +239,31 @@ _SMALL = 1 << 24  # bytes of a result that is kept with a bound plan
 
 def _follows(node: Node, values: Mapping[str, Value], slots: Mapping[str, int], template: Sequence[Any]) -> bool:
     """Whether a node's inputs are there already, its results are small, and it gives the same ones every time."""
+    return _repeats(node, values) and all(name in slots and template[slots[name]] is not None for name in node.uses)
+
+
+def _repeats(node: Node, values: Mapping[str, Value], exact: bool = True) -> bool:
+    """Whether a node gives the same small results every time, for the same inputs."""
     record = OPS[node.op]
     if not record.deterministic or record.pattern in (Pattern.CONTROL, Pattern.OPAQUE, Pattern.TRANSFER) or not node.outputs:
         return False
-    for name in node.outputs:
-        type = values[name].type
-        if not isinstance(type, TensorType) or not type.is_static or math.prod(type.sizes) * type.dtype.bytes > _SMALL:
-            return False
-    return all(name in slots and template[slots[name]] is not None for name in node.uses)
+    return not exact or all(is_small(values[name].type) for name in node.outputs)
+
+
+def is_small(type: Type) -> bool:
+    """Whether a value of this type may be kept with a bound plan."""
+    return isinstance(type, TensorType) and type.is_static and math.prod(type.sizes) * type.dtype.bytes <= _SMALL
+
+
+def settled_values(graph: Graph, values: Mapping[str, Value], exact: bool = True) -> set[str]:
+    """The values that follow from constants and sizes alone, and are small enough to be kept with a bound plan. Without
+    `exact`, `values` are those of all calls, whose sizes are not known yet."""
+    settled = set(graph.constants)
+    for node in graph.nodes:
+        known = _known(node, values) if exact else values[node.id].contents is not None
+        if known or (_repeats(node, values, exact) and settled.issuperset(node.uses)):
+            settled.update(node.outputs)
+    return settled
 
 
 def _compute_now(node: Node, compute: Compute, slot: Callable[[str], int], template: list[Any]) -> None:

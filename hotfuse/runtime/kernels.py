@@ -56,7 +56,7 @@ def kernel_of(program: TileProgram, spec: Spec) -> Kernel:
         found = _KERNELS.get(key)
     if found is None:
         begun = time.thread_time()
-        made = Kernel(program, compile_ir(emit(program, spec.vector_bytes // 4), spec))
+        made = Kernel(program, compile_ir(emit(program, spec.vector_bytes // 4, spec.isa), spec))
         with _LOCK:
             _COMPILED = Compiled(_COMPILED.kernels + 1, _COMPILED.cpu_s + time.thread_time() - begun)
             found = _KERNELS.setdefault(key, made)

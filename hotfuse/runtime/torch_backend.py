@@ -1,8 +1,10 @@
 """The Dynamo backend: `torch.compile(model, backend="hotfuse")`.
 
 By default the graph that Dynamo traced answers as it is, at once. With `options={"wait": True}` (or HOTFUSE_WAIT=1)
-AOTAutograd hands over a functional forward graph and, for training, a backward graph; each becomes a plan that torch runs
-un-fused. Whatever fails on the way leaves Dynamo's own graph in place and an event in `EVENTS`; with `strict` it raises.
+AOTAutograd hands over a functional forward graph and, for training, a backward graph; each becomes a plan, un-fused or, with
+`tier=1`, of generated kernels. Parameters and buffers come as arguments of every call; where nothing is trained, what a plan
+prepares from them is prepared once and watched. Whatever fails on the way leaves Dynamo's own graph in place and an event in
+`EVENTS`; with `strict` it raises.
 
 State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, the programs made, newest last (bounded).
 """
@@ -10,10 +12,12 @@ State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import fx
+from torch._guards import TracingContext
 
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError, HotfuseError
@@ -23,10 +27,13 @@ from hotfuse.frontends.torch_graph import TorchImport, import_fx
 from hotfuse.frontends.torch_outputs import collect_outputs
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_record import Form
+from hotfuse.ir.types import TensorType, Type
 from hotfuse.passes import optimize
+from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import make_executor
 from hotfuse.runtime.torch_call import run_program
 from hotfuse.runtime.torch_engine import TORCH
+from hotfuse.runtime.torch_runner import Runner, form_of
 
 EVENTS = EventLog()
 COMPILED: deque[CapturedProgram] = deque(maxlen=64)
@@ -100,12 +107,47 @@ def compile_graph(module: fx.GraphModule, config: Config, part: str = "inference
 
     with unset_fake_temporarily():
         program = import_program(module, config, part)
-    executor = make_executor(program.graph, TORCH, config)
+    fixed = _fixed_places() if part == "inference" and config.native else frozenset()
+    run, executor = _watched(program, fixed, config) if fixed else _plain(program, config)
     COMPILED.append(program)
     opaque = [name for _, name, _ in program.opaque]
     made = f"{program.operators} operators, {len(opaque)} opaque"
     EVENTS.emit("backend.compiled", part, made, opaque=opaque, kernels=executor.kernels)
-    return lambda leaves: run_program(program, executor, leaves, {})
+    return run
+
+
+def _plain(program: CapturedProgram, config: Config) -> tuple[Compiled, Executor]:
+    """A plan that takes all its arguments for new ones."""
+    executor = make_executor(program.graph, TORCH, config)
+    return lambda leaves: run_program(program, executor, leaves, {}), executor
+
+
+def _watched(program: CapturedProgram, fixed: Collection[int], config: Config) -> tuple[Compiled, Executor]:
+    """A plan that takes arguments at the `fixed` places for weights."""
+    graph = program.graph
+    given = dict(zip(graph.inputs, program.input_leaves, strict=True))
+    weights = tuple(name for name in graph.inputs if given[name] in fixed and _is_static(graph.type(name)))
+    inputs = tuple(name for name in graph.inputs if name not in weights)
+    leaves_of = tuple(given[name] for name in inputs)
+    runner = Runner(replace(program, graph=replace(graph, inputs=inputs, weights=weights), input_leaves=leaves_of), config)
+    places = [given[name] for name in runner.names]
+
+    def run(leaves: list[Any]) -> Any:
+        tensors = [leaves[i] for i in places]
+        return runner.run(leaves, tensors, form_of([leaves[i] for i in leaves_of], tensors))
+
+    return run, runner.executor
+
+
+def _is_static(type: Type) -> bool:
+    return isinstance(type, TensorType) and type.is_static
+
+
+def _fixed_places() -> frozenset[int]:
+    """Which arguments of the graph that is being compiled are the same tensors in every call, as far as Dynamo knows."""
+    context = TracingContext.try_get()
+    known = getattr(context.fw_metadata, "static_input_indices", None) if context is not None else None
+    return frozenset(known or ())
 
 
 def import_program(module: fx.GraphModule, config: Config, name: str = "main") -> CapturedProgram:

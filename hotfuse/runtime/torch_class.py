@@ -1,11 +1,11 @@
 """ServedClass: one captured program, all it needs to answer calls, and the checks of the module's state before it does.
 
-State: prepared weights (their own module says how they change) and stamps of tensors that the program took for constants.
+State: prepared weights (`Runner`'s) and stamps of tensors that the program took for constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,50 +15,31 @@ from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_record import make_builder
-from hotfuse.ir.graph import Graph
-from hotfuse.ir.plan import trivial_plan
 from hotfuse.pace import Pace, hurry
-from hotfuse.passes.hoist import Hoisted, hoist
-from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.torch_call import has_form, run_program
-from hotfuse.runtime.torch_engine import TorchEngine
+from hotfuse.runtime.torch_call import has_form
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
+from hotfuse.runtime.torch_runner import Runner, Unready
 from hotfuse.runtime.weight_stamps import Stamps, versions
-from hotfuse.runtime.weights import LiveWeights, PreparedWeights, needs_gradient
-
-ENGINE = TorchEngine()
+from hotfuse.runtime.weights import LiveWeights, needs_gradient
 
 
 class ServedClass:
     """Answers the calls of one class with a captured program."""
 
-    def __init__(
-        self,
-        guard: CallGuard,
-        program: CapturedProgram,
-        hoisted: Hoisted,
-        live: LiveWeights,
-        prepared: PreparedWeights | None,
-        config: Config,
-    ) -> None:
+    def __init__(self, guard: CallGuard, runner: Runner, live: LiveWeights) -> None:
         self.guard = guard
-        self.captured = program
-        self.program = replace(program, graph=hoisted.main)
-        self.hoisted = hoisted
-        self.tier = 1 if config.native else 0
-        self.executor = _executor(hoisted.main, config)
-        self.renewed = ""
-        self.proven = not config.trial  # whether it has answered a call as the module itself did
+        self.runner = runner
+        self.program = runner.program
+        self.tier = 1 if runner.config.native else 0
+        self.proven = not runner.config.trial  # whether it has answered a call as the module itself did
         self._outdated = False
         self._live = live
-        self._prepared = prepared
-        self._config = config
         self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None
-        self._build = make_builder(program.output_form)
+        self._build = make_builder(self.program.output_form)
 
     @property
     def prepared(self) -> tuple[str, ...]:
-        return self.hoisted.prepared
+        return self.runner.hoisted.prepared
 
     def answer(self, call: Call) -> Any:
         """The model's answer, or a Miss when the module is not what was captured."""
@@ -72,20 +53,13 @@ class ServedClass:
             return Miss("gradients are enabled")
         if self.program.mutations and self._overwrites(call, tensors):
             return Miss("what the call changes in place shares memory with something else it reads", hopeless=True)
-        weights = dict(zip(self._live.names, tensors, strict=True))
-        lost = self._lost(weights)
+        lost = self._lost(tensors)
         if lost:
             return Miss(lost)
-        if self._prepared is not None:
-            source = self._prepared.values if self._config.wait else self._prepared.ready
-            values, why = source([weights[name] for name in self.hoisted.sources])
-            if why and why != "first use":
-                self.renewed = why
-            if values is None:
-                return Miss("the weights changed; what is prepared from them is made anew in the background", hopeless=True)
-            weights |= zip(self.hoisted.prepared, values, strict=True)
         try:
-            leaves = run_program(self.program, self.executor, call.leaves, weights)
+            leaves = self.runner.run(call.leaves, tensors, call.shapes)
+        except Unready:
+            return Miss("the weights changed; what is prepared from them is made anew in the background", hopeless=True)
         except (BadIndex, DimError) as error:  # native code writes nothing that anybody sees before it is done
             return Miss(str(error))
         return self._build(leaves)
@@ -104,7 +78,7 @@ class ServedClass:
         live = self.guard.watch.changed() or self._live.read()
         if isinstance(live, str):
             return live
-        return self._lost(dict(zip(self._live.names, live, strict=True)))
+        return self._lost(live)
 
     def state(self) -> list[Any]:
         """Where the module is now, as far as `departure` looks; equal to nothing where that cannot be told."""
@@ -125,45 +99,17 @@ class ServedClass:
                 return True
         return any(_memory(call.leaves[m.leaf]) in places for m in self.program.mutations if not m.name)
 
-    def _lost(self, weights: Mapping[str, torch.Tensor]) -> str:
+    def _lost(self, tensors: Sequence[torch.Tensor]) -> str:
         """Which tensor is no longer as the program takes it for granted; "" if all are. A program that holds its values is then
         of no use any more."""
         if self._constants is not None and not self._outdated:
-            self._outdated = bool(self._constants.change(self.guard.watch.tensors, self._config.audit_every))
+            self._outdated = bool(self._constants.change(self.guard.watch.tensors, self.runner.config.audit_every))
         if self._outdated:
             return "a tensor held in a Python object changed"
-        if any(not has_form(weights[form.name], form) for form in self.program.returned_weights):
+        forms = self.program.returned_weights
+        if forms and not all(has_form(tensors[self._live.names.index(form.name)], form) for form in forms):
             return "a weight that is returned has other strides or wants gradients now"
         return ""
-
-    def take_renewed(self) -> str:
-        """Why prepared weights were last computed anew; asked once."""
-        why, self.renewed = self.renewed, ""
-        return why
-
-    def settled(self, timeout_s: float | None) -> bool:
-        """Wait until no thread prepares weights; False if that takes longer than `timeout_s`."""
-        return self._prepared is None or self._prepared.settled(timeout_s)
-
-    def refresh(self) -> None:
-        if self._prepared is not None:
-            self._prepared.refresh()
-
-
-def _executor(graph: Graph, config: Config) -> Executor:
-    if not config.native:
-        return Executor(trivial_plan(graph), ENGINE, config)
-    from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
-
-    return native_executor(graph, ENGINE, config)
-
-
-def _native_form(graph: Graph, config: Config) -> Graph:
-    if not config.native:
-        return graph
-    from hotfuse.runtime.native import prepared_graph
-
-    return prepared_graph(graph, config)
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -180,13 +126,5 @@ def serve(
     """Make a captured program ready to answer, with weights read from `module`."""
     if program.ran is not None:
         guard = replace(guard, watch=guard.watch.narrowed(program.ran, program.facts, pace))
-    graph = _native_form(program.graph, config)
-    hoisted = hoist(graph, {m.name for m in program.mutations if m.name})
-    used = dict.fromkeys((*hoisted.main.weights, *hoisted.sources, *(form.name for form in program.returned_weights)))
-    names = [n for n in used if n not in hoisted.prepared]
-    live = LiveWeights(module, program.graph, names)
-    prepared = None
-    if hoisted.prepare is not None:
-        prepare = Executor(trivial_plan(hoisted.prepare), ENGINE, config)
-        prepared = PreparedWeights(lambda sources: prepare.run(list(sources)), config.audit_every)
-    return ServedClass(guard, program, hoisted, live, prepared, config)
+    runner = Runner(program, config)
+    return ServedClass(guard, runner, LiveWeights(module, program.graph, runner.names))

@@ -59,11 +59,8 @@ class TorchEngine:
 
     # what native code needs
 
-    def address(self, value: Any) -> int:
-        return value.data_ptr()  # type: ignore[no-any-return]
-
-    def contiguous(self, value: Any) -> Any:
-        return value if value.is_contiguous() else value.contiguous()
+    address = staticmethod(torch.Tensor.data_ptr)
+    contiguous = staticmethod(torch.Tensor.contiguous)  # the tensor itself where it is
 
     def results(self, type: TensorType) -> Callable[[], tuple[torch.Tensor, int]]:
         sizes, dtype = type.sizes, TO_TORCH[type.dtype.name]

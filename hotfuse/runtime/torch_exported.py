@@ -2,6 +2,9 @@
 
 Weights are the program's own. Arguments that the export excluded are refused before anything runs. Where gradients are wanted,
 where tier=0 allows nothing else, and after `close`, torch's own module of the program answers.
+
+Native code, where the configuration has it made before the first answer, is made by the first call; what it cannot answer is
+left to the un-fused plan. State: that code, with the weights prepared for it (`Runner`'s), and torch's module once it is asked.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hotfuse.config import Config
-from hotfuse.errors import CaptureError, InputError, UnsupportedModel
+from hotfuse.errors import BadIndex, CaptureError, DimError, HotfuseError, InputError, UnsupportedModel
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_arguments import Argument, Arguments, read_arguments
 from hotfuse.frontends.torch_export import call_again, import_exported
@@ -33,6 +36,7 @@ from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
 from hotfuse.runtime.torch_call import as_input, has_form, lies_as_captured, run_program
 from hotfuse.runtime.torch_engine import TORCH
+from hotfuse.runtime.torch_runner import Runner, form_of
 
 
 class ExportedModel:
@@ -44,12 +48,14 @@ class ExportedModel:
         self.program = program
         self.arguments = arguments
         self._executor = Executor(trivial_plan(program.graph), TORCH, config)
+        self._runner: Runner | None = None
+        self._compile = config.native
         self._exported = exported
         self._eager: Any = None
         self._calls = 0
         self._closed = False
         self._lock = make_lock()
-        self._weights = {name: _find_weight(exported, name) for name in program.graph.weights}
+        self._weights = {name: _find_weight(exported, name) for name in _weight_names(program)}
         self._input_tree = exported.call_spec.in_spec
         self._build = make_builder(program.output_form)
         opaque = len(program.opaque)
@@ -85,7 +91,37 @@ class ExportedModel:
         if why:
             args, kwargs = pytree.tree_unflatten(leaves, self._input_tree)
             return self._module(why)(*args, **kwargs)
-        return self._build(run_program(self.program, self._executor, leaves, self._weights))
+        return self._build(self._compute(leaves))
+
+    def _compute(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """By native code where there is some. What it was not made for is tier 0's, and so are errors."""
+        if self._compile:
+            self._make_native()
+        runner = self._runner
+        if runner is not None:
+            weights = [self._weights[name] for name in runner.names]
+            try:
+                return runner.run(leaves, weights, form_of(self._inputs(leaves), weights))
+            except (BadIndex, DimError) as error:
+                self.events.emit("native.missed", "exported program", str(error))
+        return run_program(self.program, self._executor, leaves, self._weights)
+
+    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        return [leaves[place] for place in self.program.input_leaves]
+
+    def _make_native(self) -> None:
+        with self._lock:
+            if not self._compile:
+                return
+            try:
+                self._runner = Runner(self.program, self.config)
+                self.events.emit("native.made", "exported program")
+            except HotfuseError as error:
+                self.events.emit("native.failed", "exported program", str(error))
+                if self.config.strict:
+                    raise
+            finally:
+                self._compile = False
 
     def _why_torch(self, leaves: Sequence[Any]) -> str:
         """Why torch's own module must answer; "" where ours does."""
@@ -132,9 +168,10 @@ class ExportedModel:
     def profile(self, feeds: Mapping[str, Any], calls: int = 10) -> list[StepTime]:
         """The time of each step over some calls."""
         leaves = self._leaves(feeds)
-        inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
+        inputs = list(map(as_input, self._inputs(leaves)))
         with torch.no_grad():
-            return profile(self._executor, [*inputs, *self._weights.values()], calls)
+            weights = [self._weights[name] for name in self.graph.weights]
+            return profile(self._executor, [*inputs, *weights], calls)
 
     def _leaves(self, feeds: Mapping[str, Any]) -> list[Any]:
         """The leaves of a call; those that the export fixed by value have that value."""
@@ -155,7 +192,7 @@ class ExportedModel:
             "exported program",
             self.graph,
             self.program.opaque,
-            self._executor,
+            self._executor if self._runner is None else self._runner.executor,
             self._calls,
             self.events.counted(),
             self._closed,
@@ -167,16 +204,19 @@ class ExportedModel:
         return explain_text(self.graph)
 
     def settle(self, timeout_s: float = 60.0) -> bool:
-        """True when no compilation is pending for the shapes seen so far. Nothing compiles at tier 0."""
+        """True when no compilation is pending for the shapes seen so far: native code is made by the call that needs it."""
         return True
 
     def refresh(self) -> None:
-        """Forget what was derived from the program's weights: bound plans are dropped. Weights are read anew by every call."""
+        """Forget what was derived from the program's weights: prepared ones and bound plans."""
         self._executor.clear()
+        if self._runner is not None:
+            self._runner.clear()
 
     def close(self) -> None:
         """Free bound plans. From now on torch's own module answers."""
         self._closed = True
+        self._compile, self._runner = False, None
         self._executor.clear()
 
 
@@ -191,6 +231,10 @@ def compile_exported(exported: Any, config: Config) -> ExportedModel:
         except CaptureError:  # perhaps because of what its outputs are to each other; else it fails again
             program = import_exported(exported, config)
     return ExportedModel(exported, replace(program, graph=optimize(program.graph)), arguments, config)
+
+
+def _weight_names(program: CapturedProgram) -> list[str]:
+    return list(dict.fromkeys((*program.graph.weights, *(form.name for form in program.returned_weights))))
 
 
 def _find_weight(exported: Any, name: str) -> torch.Tensor:

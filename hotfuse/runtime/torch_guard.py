@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.ir.guard import ShapeClass
 
-_FLAT = (torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str)
+_FLAT = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str})
 _BY_VALUE = (
     type(None), bool, int, str, bytes, type, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum,
     types.FunctionType, types.BuiltinFunctionType, types.EllipsisType,
@@ -104,10 +104,10 @@ def modes() -> tuple[Hashable, ...]:
 
 def read_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
     """Flatten and describe one call. Keywords count by name, not by order."""
-    names = tuple(sorted(kwargs))
-    leaves: Sequence[Any] = [*args, *(kwargs[name] for name in names)]
+    names = tuple(sorted(kwargs)) if kwargs else ()
+    leaves: Sequence[Any] = [*args, *[kwargs[name] for name in names]]
     structure: Hashable = (len(args), names)
-    if not all(type(leaf) in _FLAT for leaf in leaves):
+    if not _FLAT.issuperset(map(type, leaves)):
         leaves, structure = flatten_call((args, {name: kwargs[name] for name in names}))
     entries: list[Hashable] = []
     shapes: list[tuple[int, ...]] = []
@@ -119,13 +119,16 @@ def read_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
                 return Call(leaves, None, (), f"an argument is {why}")
             if leaf.__dict__ and (own := own_attributes(leaf)):
                 return Call(leaves, None, (), f"an argument carries attributes of its own ({', '.join(own)})")
-            alias = memory.setdefault(leaf.untyped_storage()._cdata, place)
+            alias = place if len(leaves) == 1 else memory.setdefault(leaf.untyped_storage()._cdata, place)
             if alias != place and leaf is not leaves[alias]:
                 return Call(leaves, None, (), "arguments overlap in memory")
-            layout = None if leaf.is_contiguous() else axis_order(leaf)
-            exact = tuple(leaf.stride()) if layout is None and not leaf.is_contiguous() else None
-            entries.append((leaf.dtype, leaf.device, leaf.dim(), leaf.requires_grad, leaf.is_inference(), layout, exact, alias))
-            shapes.append(tuple(leaf.shape))
+            layout = exact = None
+            if not leaf.is_contiguous():
+                layout = axis_order(leaf)
+                exact = tuple(leaf.stride()) if layout is None else None
+            shape = tuple(leaf.shape)
+            entries.append((leaf.dtype, leaf.device, len(shape), leaf.requires_grad, leaf.is_inference(), layout, exact, alias))
+            shapes.append(shape)
         elif isinstance(leaf, (float, complex)):
             entries.append((type(leaf), repr(leaf)))
         elif isinstance(leaf, _BY_VALUE):

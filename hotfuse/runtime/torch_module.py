@@ -23,7 +23,8 @@ from hotfuse.config import Config, resolve
 from hotfuse.errors import ConfigError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_request import FunctionModule
-from hotfuse.runtime.torch_serving import Controller, Family
+from hotfuse.runtime.torch_family import Family
+from hotfuse.runtime.torch_serving import Controller
 from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
 
 if TYPE_CHECKING:

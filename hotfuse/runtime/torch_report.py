@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import CapturedProgram
-    from hotfuse.runtime.torch_serving import Controller, Family
+    from hotfuse.runtime.torch_family import Family
+    from hotfuse.runtime.torch_serving import Controller
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def _why(family: Family, root: Controller, captured: bool) -> str:
         return "it was not called yet"
     if root.pending:
         return "it is being captured"
-    native = next((c.executor.native for member in family.all() for c in member.classes if c.executor.native), "")
+    executors = [c.runner.executor for member in family.all() for c in member.classes]
+    native = next((executor.native for executor in executors if executor.native), "")
     if captured and native:
         return f"its calls are captured, and {native}"
     if captured:

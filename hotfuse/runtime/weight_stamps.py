@@ -2,10 +2,11 @@
 
     identity, data pointer, `_version`   in every call: `load_state_dict`, `.to()`, in-place operators, other tensors
     an optimizer's step                  the step hook raises an epoch; then only full checksums can tell
-    checksums                            a share in every call, all of them once in so many calls: what leaves no trace, as
+    checksums                            each once in so many calls, spread over them evenly: what leaves no trace, as
                                          `AdamW(fused=True)`, `p.data += d` and writes through numpy
 
-State: where the audit goes on, the epoch that was last found harmless, and a count of optimizer steps in this process.
+State: how far the audit is (chunks times calls), the epoch that was last found harmless, and a count of optimizer steps in this
+process.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Stamps:
         for chunk in self._chunks:
             self._sums.append(checksum(chunk))
             pace()
-        self._cursor = 0
+        self._looked = 0
 
     def trace(self, tensors: Sequence[torch.Tensor]) -> str:
         """The change that left a trace; "" if none did."""
@@ -55,9 +56,9 @@ class Stamps:
             return why
         if self._epoch != OPTIMIZER_STEPS.epoch:
             return STEPPED
-        share = -(-len(self._chunks) // audit_every)
-        start, self._cursor = self._cursor, (self._cursor + share) % max(len(self._chunks), 1)
-        if self._differs(i % len(self._chunks) for i in range(start, start + share)):
+        count = len(self._chunks)
+        before, self._looked = self._looked, self._looked + count
+        if self._differs(i % count for i in range(before // audit_every, self._looked // audit_every)):
             return "a weight changed without a trace"
         return ""
 

@@ -187,7 +187,12 @@ def test_sizes_that_take_too_long_to_reason_about_are_fixed(monkeypatch: pytest.
     assert sys.getprofile() is None
 
 
-def test_reasoning_about_sizes_that_never_ends_leaves_the_sizes_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unheard_s", [-1.0, 0.0])  # every call is heard, or all but those of the first torch function
+def test_reasoning_about_sizes_that_never_ends_leaves_the_sizes_of_the_call(
+    monkeypatch: pytest.MonkeyPatch, unheard_s: float
+) -> None:
+    monkeypatch.setattr(torch_code_record, "UNHEARD_S", unheard_s)
+    monkeypatch.setattr(torch_code_record, "UNHEARD_EACH_S", 0.0)
     monkeypatch.setattr(torch_code_record, "SIZE_CALLS", 10)
     monkeypatch.setattr(torch_code_record, "SIZE_CALLS_EACH", 0)
     found = traced(Positions(), torch.zeros(3, 8, 4))
@@ -431,3 +436,28 @@ def test_hooks_of_the_garbage_collector_are_no_part_of_a_forward_pass() -> None:
     names = {name.rpartition(".")[2] for _, name, _ in codes}
     assert "forward" in names
     assert "times_collections" not in names
+
+
+def test_torchs_own_functions_are_not_listened_to_and_what_they_are_given_to_call_is() -> None:
+    x = torch.zeros(2, 3)
+
+    def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        time.time()
+        return (a - b).sum(-1)
+
+    def mine(a: torch.Tensor) -> torch.Tensor:
+        return a + 1
+
+    loss = torch.nn.functional.triplet_margin_with_distance_loss
+    with CodeRecord() as record:
+        record.run(torch.nn.functional.softmax, (), (x,), {"dim": -1})
+        record.run(torch.add, (), (x, x), {})
+        assert sys.getprofile() is not None
+        assert torch.nn.functional.softmax.__code__ not in record._codes.values()
+        record.run(mine, (), (x,), {})
+        assert record.outside == ""
+        record.run(loss, (), (x, x, x), {"distance_function": distance})
+    codes = record.keys()
+    names = {name.rpartition(".")[2] for _, name, _ in codes}
+    assert {"mine", "distance"} <= names
+    assert record.outside.startswith("reads the clock")

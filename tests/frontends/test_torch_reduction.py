@@ -155,3 +155,35 @@ def test_a_blocking_capture_leaves_classes_alone_that_nobody_can_import() -> Non
     scale[0] = 3.0
     assert torch.equal(model(X), X * 6)
     torch.testing.assert_close(fast(X), X * 6)
+
+
+def wrapped(inner: torch.nn.Module, example: torch.Tensor, anew: bool = False) -> torch.nn.Module:
+    """A module of a class that only this function knows; making one refers to a tensor."""
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+            self.rank = example.dim()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (type(self)() if anew else self).inner(x) * self.rank
+
+    return Wrapper().eval()
+
+
+@pytest.mark.parametrize("capture", ["blocking", "background"])
+def test_what_the_making_of_a_module_refers_to_is_no_part_of_its_answers(capture: str) -> None:
+    model = wrapped(torch.nn.Linear(4, 4), X)
+    fast = compiled(model, capture=capture, strict=True)
+    torch.testing.assert_close(fast(X), model(X))
+    assert controls(fast).controller.answered == 1
+
+
+def test_a_forward_pass_that_makes_modules_stays_eager() -> None:
+    model = wrapped(torch.nn.Linear(4, 4), X, anew=True)
+    fast = compiled(model)
+    torch.testing.assert_close(fast(X), model(X))
+    (why,) = controls(fast).controller.failed.values()
+    assert "forward makes a new Wrapper" in why
+    assert type(model)().rank == 2  # the class itself is as it was

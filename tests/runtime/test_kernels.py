@@ -9,14 +9,15 @@ import onnx.parser
 import pytest
 
 import hotfuse
+from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime import kernels
 from hotfuse.runtime.kernels import compiled_so_far
 
 
-def session(constant: float) -> Any:
+def session(constant: float, isa: str = "native") -> Any:
     text = f"""<ir_version: 10, opset_import: ["": 17]>
     g (float[n, 8] x) => (float[n, 8] y) <float c = {{{constant}}}> {{ a = Mul(x, c)  y = Sigmoid(a) }}"""
-    return hotfuse.load(onnx.parser.parse_model(text), tier=1, wait=True)
+    return hotfuse.load(onnx.parser.parse_model(text), tier=1, wait=True, isa=isa)
 
 
 def run(model: Any, rows: int) -> None:
@@ -44,3 +45,20 @@ def test_what_is_compiled_again_is_counted_again(monkeypatch: pytest.MonkeyPatch
     run(model, 3)
     assert compiled_so_far().kernels == before.kernels + len(kernels._KERNELS) > before.kernels
     assert compiled_so_far().cpu_s > before.cpu_s
+
+
+@pytest.mark.skipif(host_spec().isa != "avx512", reason="the processor has no AVX-512")
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_code_is_written_for_the_instructions_of_the_spec(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def compile_ir(text: str, spec: Spec) -> bytes:
+        texts.append(text)
+        return real(text, spec)
+
+    real = kernels.compile_ir
+    monkeypatch.setattr(kernels, "_KERNELS", {})
+    monkeypatch.setattr(kernels, "compile_ir", compile_ir)
+    run(session(0.125, isa), 3)
+    assert any("x86.avx512" in text for text in texts) == (isa == "avx512")
+    assert texts

@@ -14,6 +14,7 @@ from hotfuse.cli import opinfo_suite
 from hotfuse.errors import ConfigError, ExecutionError
 from hotfuse.runtime import torch_backend
 from hotfuse.runtime.torch_eager.table import EAGER
+from hotfuse.runtime.weights import PreparedWeights
 
 WAIT = {"wait": True, "strict": True}
 
@@ -288,3 +289,27 @@ def test_options_of_inductor_are_refused_by_name() -> None:
         torch.compile(nn.Linear(3, 3), backend="hotfuse", mode="max-autotune")(torch.zeros(2, 3))
     with pytest.raises(ConfigError, match="mode is Inductor's"):
         torch_backend.hotfuse(torch.fx.symbolic_trace(nn.ReLU()), [], mode="max-autotune")
+
+
+def test_weights_of_a_traced_graph_are_packed_once_and_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    original = PreparedWeights._make
+    monkeypatch.setattr(PreparedWeights, "_make", lambda self, *args: made.append(self) or original(self, *args))
+    model = Block().eval()
+    options = {**WAIT, "tier": 1, "audit_every": 4}
+    fast = torch.compile(model, backend="hotfuse", fullgraph=True, dynamic=True, options=options)
+    with torch.no_grad():
+        for n in (4, 5, 4, 6):
+            x = torch.randn(n, 8)
+            torch.testing.assert_close(fast(x), model(x))
+        assert len(made) == 1
+        model.up.weight.mul_(-2.0)
+        torch.testing.assert_close(fast(x), model(x))
+        assert len(made) == 2
+        model.down.weight.detach().numpy()[0] += 1.0
+        for _ in range(3):
+            fast(x)
+        torch.testing.assert_close(fast(x), model(x))
+        model.up.weight = nn.Parameter(torch.randn(32, 8))
+        torch.testing.assert_close(fast(x), model(x))
+    assert all(event.data["kernels"] for event in torch_backend.EVENTS.of("backend.compiled")[-1:])

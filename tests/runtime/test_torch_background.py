@@ -20,10 +20,10 @@ from hotfuse.frontends import torch_skeleton, torch_watch
 from hotfuse.frontends.torch_skeleton import make_skeleton
 from hotfuse.frontends.torch_watch import ModuleWatch, same_state
 from hotfuse.pace import REST_S, WORK_S, Unhurried, hurry
-from hotfuse.runtime import torch_serving
+from hotfuse.runtime import torch_captures
 from hotfuse.runtime.patience import LEAST_CALLS, MOST_CALLS, Patience
+from hotfuse.runtime.torch_classes import LOOK_EVERY
 from hotfuse.runtime.torch_module import controls
-from hotfuse.runtime.torch_serving import LOOK_EVERY
 from hotfuse.runtime.weight_stamps import CHUNK_BYTES
 from hotfuse.runtime.weights import PreparedWeights
 
@@ -82,7 +82,7 @@ def serving(model: torch.nn.Module) -> tuple[Any, Gate]:
     fast = compiled(model, audit_every=4)
     (served,) = controls(fast).controller.classes
     served.tier = 1
-    gate = Gate(served._prepared)
+    gate = Gate(served.runner.prepared)
     prepare(fast, model)
     return fast, gate
 
@@ -96,7 +96,7 @@ def right(fast: Any, model: torch.nn.Module, calls: int = 1) -> int:
 
 
 def prepare(fast: Any, model: torch.nn.Module) -> None:
-    needed = controls(fast).controller.classes[0]._prepared._patience.needed
+    needed = controls(fast).controller.classes[0].runner.prepared._patience.needed
     assert right(fast, model, needed) == 0
     assert fast.settle(30)
     assert right(fast, model) == 1
@@ -147,7 +147,7 @@ def test_a_change_without_a_trace_is_prepared_after_its_audit() -> None:
     fast, gate = serving(model)
     right(fast, model, LEAST_CALLS)
     model.weight.detach().numpy()[:] += 1.0
-    for _ in range(4):  # the audit, and calls that find the weights to stay
+    for _ in range(4 + LEAST_CALLS):  # the audit, and calls that find the weights to stay
         fast(X)
     assert fast.settle(30)
     assert right(fast, model, 5) == 5
@@ -157,13 +157,15 @@ def test_a_change_without_a_trace_is_prepared_after_its_audit() -> None:
 def test_a_change_during_a_preparation_makes_it_void() -> None:
     model = Tanh()
     fast, gate = serving(model)
-    gate.also = lambda: model.weight.add_(1.0)
+    gate.open.clear()
     model.weight.add_(1.0)
-    right(fast, model, 4 * LEAST_CALLS)
+    assert right(fast, model, 4 * LEAST_CALLS) == 0  # while a preparation hangs
+    gate.also = lambda: model.weight.add_(1.0)
+    gate.open.set()
     assert fast.settle(30)
     gate.also = lambda: None
-    assert controls(fast).controller.classes[0]._prepared._made is None  # memory for nothing
-    assert right(fast, model) == 0
+    assert gate.count == 2
+    assert controls(fast).controller.classes[0].runner.prepared._made is None  # memory for nothing
     prepare(fast, model)
 
 
@@ -438,7 +440,7 @@ def test_a_pace_rests_and_haste_does_not() -> None:
 @pytest.mark.parametrize(("options", "rests"), [({}, True), ({"wait": True}, False), ({"capture": "blocking"}, False)])
 def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(torch_serving, "Unhurried", lambda: made.append(Counted()) or made[-1])
+    monkeypatch.setattr(torch_captures, "Unhurried", lambda: made.append(Counted()) or made[-1])
     fast = hotfuse.compile(torch.nn.Linear(4, 4), **options)
     fast(X)
     assert fast.settle(120)

@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim
 
 from hotfuse.config import Config
-from hotfuse.errors import CaptureError, InputError
+from hotfuse.errors import CaptureError, ExecutionError, InputError
 from hotfuse.frontends.torch_guard_text import is_guard, read_guard
 from hotfuse.ir.dim import evaluate, symbol
 from hotfuse.runtime.torch_exported import ExportedModel, compile_exported
@@ -272,3 +272,64 @@ def test_assertions_about_values_still_raise(reread: bool) -> None:
             program.module()(x, torch.tensor(n))
         with pytest.raises(RuntimeError, match=r"must be positive|Runtime assertion failed"):
             model(x, torch.tensor(n))
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.head = torch.nn.Embedding(9, 6), torch.nn.Linear(6, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.head(self.rows(ids)))
+
+
+def native(**options: Any) -> tuple[ExportedModel, torch.nn.Module]:
+    torch.manual_seed(0)
+    module = Classifier().eval()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    program = torch.export.export(module, (ids,), dynamic_shapes={"ids": {0: AUTO, 1: AUTO}})
+    return compile_exported(program, Config(tier=1, wait=True, strict=True, **options)), module
+
+
+def test_exported_programs_run_generated_kernels_of_any_length() -> None:
+    model, module = native()
+    with torch.no_grad():
+        for shape in ((2, 3), (2, 3), (4, 7), (2, 3)):
+            ids = torch.randint(0, 9, shape)
+            torch.testing.assert_close(model(ids), module(ids))
+    assert model.events.of("native.made")
+    assert not model.events.of("native.missed")
+    assert "generated kernels" in model.report().why
+    model.refresh()
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), module(ids))
+
+
+def test_weights_packed_for_an_exported_program_are_watched() -> None:
+    model, module = native(audit_every=4)
+    ids = torch.randint(0, 9, (2, 3))
+    weight, live = model._weights["head.weight"], module.head.weight
+    with torch.no_grad():
+        model(ids)
+        for tensor in {id(weight): weight, id(live): live}.values():
+            tensor.mul_(-2.0)
+        torch.testing.assert_close(model(ids), module(ids))
+        for tensor in {weight.data_ptr(): weight, live.data_ptr(): live}.values():
+            tensor.detach().numpy()[0, 0] += 3.0
+        for _ in range(3):
+            model(ids)
+        torch.testing.assert_close(model(ids), module(ids))
+
+
+def test_what_native_code_cannot_answer_is_tier_0s() -> None:
+    model, module = native()
+    with torch.no_grad():
+        model(torch.zeros(2, 3, dtype=torch.int64))
+        with pytest.raises((ExecutionError, IndexError)):
+            model(torch.full((2, 3), 9))
+    assert model.events.of("native.missed")
+    model.close()
+    with torch.no_grad():
+        ids = torch.randint(0, 9, (2, 3))
+        torch.testing.assert_close(model(ids), module(ids))
+    assert model._runner is None

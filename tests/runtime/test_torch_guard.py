@@ -133,7 +133,7 @@ def captured() -> Any:
     fast = hotfuse.compile(model, wait=True, capture="blocking", max_captures=1)
     first = capture()
     guard = replace(first.guard, watch=ModuleWatch(model))
-    fast._hotfuse.controller.classes = (serve(model, guard, first.captured, fast._hotfuse.config),)
+    fast._hotfuse.controller.table.all = (serve(model, guard, first.runner.captured, fast._hotfuse.config),)
     with torch.no_grad():
         check(model, fast, X)
     assert fast.report().answered == 1, fast.report()
@@ -354,6 +354,8 @@ class Scaled(torch.nn.Module):
     ("make", "why"), [(Environment, "os.environ"), (Threads, "get_num_threads"), (Drawn, "random.Random"), (Scaled, "SCALE")]
 )
 def test_what_cannot_be_watched_is_not_captured(make: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():  # a capture process that starts now would have the environment that is set next
+        hotfuse.compile(torch.nn.Linear(X.shape[-1], 1), wait=True)(X)
     monkeypatch.setattr(guard_settings, "SCALE", 7.0)  # the capture process imports the file, where it is 1
     monkeypatch.setenv("HOTFUSE_TEST_SCALE", "5")
     fast = hotfuse.compile(make(), wait=True)

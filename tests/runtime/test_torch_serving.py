@@ -232,7 +232,7 @@ def test_refresh_allows_new_captures() -> None:
 def test_a_capture_that_another_thread_finished_in_between_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = compiled(torch.nn.Linear(3, 3).eval())
     controller = controls(fast).controller
-    original, entered = controller._capture, []
+    original, entered = controller.captures.begin, []
 
     def slow(*args: Any) -> bool:
         if not entered:
@@ -242,7 +242,7 @@ def test_a_capture_that_another_thread_finished_in_between_is_used(monkeypatch: 
             other.join()
         return original(*args)
 
-    monkeypatch.setattr(controller, "_capture", slow)
+    monkeypatch.setattr(controller.captures, "begin", slow)
     fast(X)
     assert len(controller.classes) == 1
     assert controller.answered == 2
@@ -311,7 +311,7 @@ def test_an_error_of_ours_in_a_blocking_capture_leaves_the_model_eager(monkeypat
 
 def test_settle_gives_all_captures_together_its_timeout() -> None:
     fast = compiled(torch.nn.Linear(3, 3))
-    controls(fast).controller._pending.update({i: threading.Event() for i in range(4)})
+    controls(fast).controller.captures.pending.update({i: threading.Event() for i in range(4)})
     started = time.monotonic()
     assert not fast.settle(0.2)
     assert time.monotonic() - started < 0.5

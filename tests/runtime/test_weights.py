@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import hotfuse
-from hotfuse.runtime.weight_stamps import CHUNK_BYTES, checksum, chunks
+from hotfuse.runtime import weight_stamps
+from hotfuse.runtime.weight_stamps import CHUNK_BYTES, Stamps, checksum, chunks
 from hotfuse.runtime.weights import LiveWeights, PreparedWeights, ties
 
 AUDIT_EVERY = 4
@@ -182,6 +183,19 @@ def test_chunks_cover_a_tensor_and_share_its_memory() -> None:
     tensor.fill_(1.0)
     assert all(int(p.count_nonzero()) > 0 for p in pieces)
     assert sum(p.numel() for p in chunks(torch.zeros(4, 6).t())) == 4 * 6 * 4
+
+
+def test_an_audit_is_spread_evenly_over_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = torch.zeros(CHUNK_BYTES // 4 * 3)
+    stamps = Stamps([source])
+    summed: list[int] = []
+    monkeypatch.setattr(weight_stamps, "checksum", lambda chunk: summed.append(chunk.data_ptr()) or checksum(chunk))
+    for _ in range(3):
+        before = len(summed)
+        assert [stamps.doubt([source], 12) for _ in range(12)] == [""] * 12
+        assert len(set(summed[before:])) == len(summed) - before == 3
+    source.numpy()[-1] = 1.0
+    assert any(stamps.doubt([source], 12) for _ in range(12))
 
 
 def test_prepared_values_are_made_once_per_change() -> None:

@@ -1,0 +1,263 @@
+"""Captures: those of one module's calls. When one may begin, what the capture process is sent, what becomes of its reply.
+
+State, under the lock of the module's `ClassTable`: captures under way, frames whose trace saw the module change itself, and how
+many captures were begun. What only captures need is imported by the thread that asks for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotfuse.config import Config
+from hotfuse.errors import CaptureError, HotfuseError
+from hotfuse.frontends.torch_request import SelfChange, TraceRequest
+from hotfuse.locks import IMPORTS
+from hotfuse.pace import Pace, Unhurried, hurry
+from hotfuse.runtime.torch_classes import ClassTable
+from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family
+from hotfuse.runtime.torch_guard import Call, CallGuard, call_structure, describe_leaves
+
+if TYPE_CHECKING:
+    from hotfuse.frontends.torch_trace import Trace
+    from hotfuse.frontends.torch_watch import ModuleWatch
+    from hotfuse.runtime.torch_class import ServedClass
+
+LATER_S = 0.01  # the first answer returns to its caller before the work behind it begins to compete for the interpreter
+
+
+class Captures:
+    """Has calls of one module captured."""
+
+    def __init__(self, module: torch.nn.Module, name: str, family: Family, classes: ClassTable, is_root: bool) -> None:
+        self.module = module
+        self.name = name
+        self.family = family
+        self.config = family.config
+        self.classes = classes
+        self.pending: dict[Hashable, threading.Event] = {}
+        self._unsettled: set[Hashable] = set()  # frames whose trace saw the module change itself, once
+        self._watch: ModuleWatch | None = None
+        self._is_root = is_root
+        self._started = 0
+        self._next_at = 0  # calls
+        _ALL.add(self)
+
+    def begin(
+        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: tuple[ServedClass, ...], calls: int
+    ) -> bool:
+        """Have the class of a call, number `calls` of the module, captured, unless something speaks against it. True if there
+        may be something new to try, other than the classes `seen`."""
+        wait = self.config.wait
+        if call.frame in self.classes.failed or not (wait or self.classes.is_homeless(call)):
+            return False
+        if self._watch is not None and self._watch.hooked():
+            self.classes.last_miss = "a hook is registered"
+            return False
+        if torch.is_grad_enabled() and self._wants_gradient(call):
+            self.classes.last_miss = "gradients are enabled; call it under torch.no_grad() or freeze the parameters"
+            return False
+        with self.classes.lock:
+            if any(not c.guard.check(call) for c in self.classes.all if c not in seen):
+                return True  # another thread's capture was finished in between
+            done = self.pending.get(call.frame)
+            mine = done is None
+            if done is None:
+                if self._is_hopeless(call.frame):
+                    return False
+                why = self._against_another(calls)
+                if why:
+                    self.classes.last_miss = why
+                    return False
+                done = self.pending[call.frame] = threading.Event()
+        if mine:
+            request = _Request(describe_leaves(call.leaves), call_structure(args, kwargs), call.frame)
+            try:
+                if wait or self.config.capture == "blocking":
+                    self._ask(request, urgent=wait)
+                else:
+                    threading.Thread(target=self._ask_later, args=(request,), name="hotfuse-ask", daemon=True).start()
+            except BaseException as error:  # Ctrl-C among them: whoever waits for this capture must not wait for ever
+                if not done.is_set():
+                    self._give_up(request, f"{type(error).__name__}: {error}")
+                raise
+        if wait:
+            if mine and not done.is_set():
+                _import_what_serves(self.config)
+            done.wait()
+        return wait
+
+    def _is_hopeless(self, frame: Hashable) -> bool:
+        """Whether the capture of a submodule just like this one has failed; then this one's has, too. Called under the lock."""
+        if self._is_root or not self.family.hopeless:
+            return False
+        why = self.family.hopeless.get((_likeness(self.module), frame))
+        if why:
+            self.classes.fail(frame, why)
+        return bool(why)
+
+    def _against_another(self, calls: int) -> str:
+        """Why no other capture may begin now; "" if one may, which then counts. The first `max_captures` may begin at once,
+        whether they succeed or not; after them each must wait for as many calls as there were before it. Classes that the
+        module has moved away from make room for new ones. Called under the lock."""
+        limit = self.config.max_captures
+        if self._started >= limit and calls < self._next_at:
+            return f"max_captures={limit} captures were tried already; the next may be at call {self._next_at}"
+        if len(self.classes.all) + len(self.pending) >= limit:
+            stale = next((c for c in self.classes.all if c.departure()), None)
+            if stale is None:
+                return f"max_captures={limit} classes of calls are captured already"
+            self.classes.forget(stale)
+        if not self._is_root:
+            if self.family.budget <= 0:
+                return f"{SUBMODULE_CAPTURES} submodules were tried already"
+            self.family.budget -= 1
+        self._started += 1
+        self._next_at = 2 * calls
+        return ""
+
+    def _wants_gradient(self, call: Call) -> bool:
+        leaves = (leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor))
+        return any(t.requires_grad for t in leaves) or any(p.requires_grad for p in self.module.parameters())
+
+    def _pace(self) -> Pace:
+        """Of the work on a capture: behind calls that are answered meanwhile, or while a caller waits."""
+        return hurry if self.config.wait or self.config.capture == "blocking" else Unhurried()
+
+    def _ask_later(self, request: _Request) -> None:
+        time.sleep(LATER_S)
+        try:
+            self._ask(request, urgent=False)
+        except BaseException as error:  # whoever settles must not wait for ever
+            self._give_up(request, f"no capture can be asked for: {type(error).__name__}: {error}")
+
+    def _give_up(self, request: _Request, why: str) -> None:
+        from hotfuse.runtime.torch_capture import Postponed
+
+        self._finish(request, Postponed(why))
+
+    def _ask(self, request: _Request, urgent: bool) -> None:
+        with IMPORTS:
+            from hotfuse.runtime.torch_capture import capture_here, make_job, submit
+
+        job = make_job(lambda: self._skeleton(request), lambda found: self._finish(request, found), self.config)
+        if self.config.capture == "blocking":
+            capture_here(job)
+        else:
+            submit(job, urgent)
+
+    def _skeleton(self, request: _Request) -> bytes:
+        """The request as bytes. Runs in the capture thread, while the module may be serving."""
+        with IMPORTS:
+            from hotfuse.frontends.torch_skeleton import check_tensors, make_skeleton
+            from hotfuse.frontends.torch_watch import ModuleWatch
+            from hotfuse.runtime.torch_capture import Postponed
+
+        pace = self._pace()
+        watch = self._watch
+        if watch is None or watch.changed():
+            try:
+                watch = self._watch = ModuleWatch(self.module, pace=pace)
+            except RuntimeError as error:  # a dictionary that another thread adds to cannot be walked through
+                raise Postponed(f"the module changed while it was looked at: {error}") from error
+        request.watch = watch
+        if watch.hooked():
+            raise Postponed("a hook is registered")
+        grad, _, default_dtype, *_ = request.frame[2]
+        try:
+            asked = TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype)
+            data, tensors = make_skeleton(asked, pace)
+            check_tensors(self.module, watch.tensors, tensors)
+        finally:
+            changed = watch.changed()
+            if changed:  # also where that made it fail
+                raise Postponed(changed)
+        return data
+
+    def _finish(self, request: _Request, found: Trace | CaptureError) -> None:
+        from hotfuse.runtime.torch_capture import Postponed
+
+        events = self.family.events
+        try:
+            if isinstance(found, SelfChange) and request.frame not in self._unsettled:
+                self._unsettled.add(request.frame)
+                raise Postponed(f"{found}; it may be settled after the next answer")
+            if isinstance(found, CaptureError):
+                raise found
+            with IMPORTS:
+                from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
+
+            assert request.watch is not None
+            guard = CallGuard(request.frame, found.shapes, request.watch)
+            served = serve(self.module, guard, found.program, self.config, self._pace())
+            with self.classes.lock:
+                if self.family.open:
+                    self.classes.add(served)
+            events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
+        except Postponed as error:
+            self.classes.last_miss = str(error)
+            events.emit("capture.postponed", self.name, str(error))
+        except Exception as error:
+            reason = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
+            with self.classes.lock:
+                self.classes.fail(request.frame, reason)
+            if not self._is_root:
+                self.family.hopeless[_likeness(self.module), request.frame] = f"as {self.name}: {reason}"
+            events.emit("capture.failed", self.name, reason, details=getattr(error, "details", ""))
+        finally:
+            with self.classes.lock:
+                done = self.pending.pop(request.frame, None)
+            if done is not None:
+                done.set()
+
+    def refresh(self) -> None:
+        """Let failed captures be tried again."""
+        with self.classes.lock:
+            self.classes.failed = {}
+            self._unsettled = set()
+            self._started = 0
+        self.family.hopeless.clear()
+
+
+@dataclass
+class _Request:
+    leaves: tuple[Any, ...]
+    structure: Any
+    frame: Any
+    watch: ModuleWatch | None = None
+
+
+def _likeness(module: torch.nn.Module) -> Hashable:
+    """What modules must have in common for a capture to fail alike: their classes, and those of all parts, and every attribute
+    that is a flag or a name. (Numbers are sizes or places; weights do not matter.)"""
+    parts = ((type(m), *sorted((k, v) for k, v in m.__dict__.items() if isinstance(v, (bool, str)))) for m in module.modules())
+    return tuple(parts)
+
+
+def _import_what_serves(config: Config) -> None:
+    """Import, while the capture process is at work and a caller waits for it, what its program will need here."""
+    with IMPORTS, contextlib.suppress(Exception):  # an error comes again where the program is made ready
+        import hotfuse.runtime.torch_class
+
+        if config.native:
+            import hotfuse.runtime.native
+            import hotfuse.runtime.torch_short
+            import hotfuse.runtime.torch_trial  # noqa: F401
+
+
+def _after_fork() -> None:
+    """In a forked child: the threads that would finish these captures do not exist."""
+    for captures in _ALL:
+        captures.pending = {}
+
+
+_ALL: weakref.WeakSet[Captures] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)

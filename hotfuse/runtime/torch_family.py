@@ -1,0 +1,37 @@
+"""Family: what the controllers of one model, that of the whole and those of its submodules, have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hotfuse.config import Config
+from hotfuse.events import EventLog
+from hotfuse.locks import make_lock
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_serving import Controller
+
+SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
+
+
+@dataclass
+class Family:
+    """What the controllers of one model share. `budget` is how many captures its submodules may still ask for, `hopeless` why
+    the capture of one failed, by what all like it have in common."""
+
+    config: Config
+    events: EventLog
+    budget: int = SUBMODULE_CAPTURES
+    hopeless: dict[Hashable, str] = field(default_factory=dict)
+    counted: tuple[Hashable, float] | None = None  # the captured share of a call in parts, and what was captured before it
+    members: dict[int, Controller] = field(default_factory=dict)
+    open: bool = True
+    lock: threading.Lock = field(default_factory=make_lock)
+
+    def all(self) -> tuple[Controller, ...]:
+        """The controllers so far, that of the whole model first."""
+        with self.lock:
+            return tuple(self.members.values())

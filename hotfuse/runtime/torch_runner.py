@@ -1,0 +1,142 @@
+"""Runner: a captured program at the tier that is asked for, with what it prepares from weights, whoever owns these.
+
+    program --native form--> graph --hoist--> prepare: weights -> packed and otherwise prepared values     (when weights change)
+                                              main: leaves, weights, prepared values -> results            (in every call)
+
+Weights are handed in with every call. State: prepared weights (`PreparedWeights` says how they change), and the short ways of
+calls that were answered before, by form, bounded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotfuse.config import Config
+from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.passes.hoist import hoist
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.torch_call import as_input, run_program
+from hotfuse.runtime.torch_engine import TORCH
+from hotfuse.runtime.weights import PreparedWeights
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_short import ShortCall
+
+
+class Unready(Exception):
+    """What the program needs of its weights is not there; a thread makes it."""
+
+
+class Runner:
+    """Runs one program. `names` are the weights that it takes, in order; `renewed` says why some were last prepared anew."""
+
+    def __init__(self, program: CapturedProgram, config: Config) -> None:
+        self.captured = program
+        self.config = config
+        self.hoisted = hoist(_native_form(program.graph, config), {m.name for m in program.mutations if m.name})
+        self.program = replace(program, graph=self.hoisted.main)
+        self.executor = _executor(self.hoisted.main, config)
+        self.renewed = ""
+        main, sources, prepared = self.hoisted.main.weights, self.hoisted.sources, self.hoisted.prepared
+        used = dict.fromkeys((*main, *sources, *(form.name for form in program.returned_weights)))
+        self.names = tuple(name for name in used if name not in prepared)
+        places = {name: i for i, name in enumerate((*self.names, *prepared))}
+        self._sources = _picker([places[name] for name in sources])
+        self._weights = _picker([places[name] for name in main])
+        self.prepared: PreparedWeights | None = None
+        if self.hoisted.prepare is not None:
+            prepare = Executor(trivial_plan(self.hoisted.prepare), TORCH, config)
+            self.prepared = PreparedWeights(lambda tensors: prepare.run(list(tensors)), config.audit_every)
+        self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
+
+    def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:
+        """The leaves of the answer to those of a call, with tensors for `names`. Calls of one `form` have leaves of the same
+        types and shapes, and the same numbers; so have their weights. Raises Unready, and BadIndex or DimError where native
+        code cannot answer."""
+        given = tensors
+        if self.prepared is not None:
+            source = self.prepared.values if self.config.wait else self.prepared.ready
+            values, why = source(self._sources(tensors))
+            if why and why != "first use":
+                self.renewed = why
+            if values is None:
+                raise Unready
+            given = [*tensors, *values]
+        weights = self._weights(given)
+        ways = self._short
+        short = ways.get(form)
+        if short is not None:
+            return short(leaves, weights)
+        known = dict(zip((*self.names, *self.hoisted.prepared), given, strict=True))
+        answer = run_program(self.program, self.executor, leaves, known)
+        if self.config.native and form not in ways:
+            self._learn(leaves, weights, form)
+        return answer
+
+    def _learn(self, leaves: Sequence[Any], weights: Sequence[torch.Tensor], form: Hashable) -> None:
+        """Remember whether calls of a form can be answered without a detour, and how."""
+        from hotfuse.runtime.torch_short import shorten
+
+        inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
+        bound = self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *weights))))
+        if len(self._short) >= self.config.max_bound_shapes:
+            self._short = {}
+        self._short[form] = shorten(self.program, bound, leaves, len(weights), self.config.audit_every)
+
+    def take_renewed(self) -> str:
+        """Why prepared weights were last computed anew; asked once."""
+        why, self.renewed = self.renewed, ""
+        return why
+
+    def settled(self, timeout_s: float | None) -> bool:
+        """Wait until no thread prepares weights; False if that takes longer than `timeout_s`."""
+        return self.prepared is None or self.prepared.settled(timeout_s)
+
+    def refresh(self) -> None:
+        """Forget what was derived from weights."""
+        self._short = {}
+        if self.prepared is not None:
+            self.prepared.refresh()
+
+    def clear(self) -> None:
+        """Free bound plans, and what was derived from weights."""
+        self.refresh()
+        self.executor.clear()
+
+
+_FORM = operator.attrgetter("shape", "dtype")
+
+
+def form_of(inputs: Sequence[Any], weights: Sequence[torch.Tensor]) -> Hashable:
+    """What a plan's code depends on of inputs, whose dtypes were checked, and of weights, which nobody looked at."""
+    return tuple([x.shape if isinstance(x, torch.Tensor) else (type(x), x) for x in inputs]), tuple(map(_FORM, weights))
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function from a list to its elements at these places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: [values[i] for i in places]
+
+
+def _executor(graph: Graph, config: Config) -> Executor:
+    if not config.native:
+        return Executor(trivial_plan(graph), TORCH, config)
+    from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
+
+    return native_executor(graph, TORCH, config)
+
+
+def _native_form(graph: Graph, config: Config) -> Graph:
+    if not config.native:
+        return graph
+    from hotfuse.runtime.native import prepared_graph
+
+    return prepared_graph(graph, config)
