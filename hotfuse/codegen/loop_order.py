@@ -23,8 +23,8 @@ hand on never leaves the core. Every task then goes through all weights of the c
 second-level cache: a chain has weights of at most half of it. Larger ones would be fetched again for every few rows, which is
 more than what is handed on.
 
-Results that together exceed the last-level cache are stored past it: they would be written back from there before anyone reads
-them, and a store that goes through the cache reads the line first.
+Where all that a kernel reads and writes exceeds the last-level cache, its large results are stored past it: they would be
+written back from there before anyone reads them, and a store that goes through the cache reads the line first.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
     lanes = spec.vector_bytes // 4
     costs = {axis: _row_cost(body, axis) for axis in _candidates(body, kept)}
     streamed = _streamed(body, info, spec)
-    reasons: list[str] = [f"{', '.join(streamed)} past the caches: more than {spec.l3_bytes} bytes"] if streamed else []
+    reasons: list[str] = [f"{', '.join(streamed)} past the caches: more than {spec.l3_bytes} bytes move"] if streamed else []
     if not costs:
         return RowOrder(None, False, 1, False, streamed, (*reasons, "single elements: no axis has neighbours for vectors"))
     best = min(costs, key=lambda axis: (costs[axis], -axis))
@@ -170,8 +170,11 @@ def _touched(stride: Dim, size: int) -> int:
 
 
 def _streamed(body: Body, info: Info, spec: Spec) -> tuple[str, ...]:
-    roots = dict.fromkeys(w.root for w in body.writes)
-    sizes = {root: info(root) for root in roots}
-    large = [r for r, (dtype, size) in sizes.items() if isinstance(size, int) and size * dtype.bytes > spec.l3_bytes]
+    """Results that will have left the caches before anybody reads them; smaller ones than a part of them stay there."""
+    sizes = {a.root: info(a.root) for a in accesses(body)}
+    bytes_of = {root: size * dtype.bytes if isinstance(size, int) else 0 for root, (dtype, size) in sizes.items()}
+    if sum(bytes_of.values()) <= spec.l3_bytes:
+        return ()
     read = {r.root for r in reads(body)}
-    return tuple(r for r in large if r not in read)
+    written = dict.fromkeys(w.root for w in body.writes)
+    return tuple(root for root in written if root not in read and bytes_of[root] * 4 > spec.l3_bytes)

@@ -24,6 +24,7 @@ from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.memory import Interval, aligned_block, plan_arena
 
 MAX_IDLE = 4  # frames
+HANDS = 64  # times that a thread is handed tasks of a step, if these are many
 
 
 class Arrays(Protocol):
@@ -72,12 +73,18 @@ class Frame:
                     self._words[at + word] = base + inner[name]
                 elif name in known:
                     self._words[at + word] = known[name]
-            made.append(Step(step.address, start + 8 * at, step.tasks, 1, step.barrier))
+            made.append(Step(step.address, start + 8 * at, step.tasks, tasks_at_once(step.tasks, sizes.threads), step.barrier))
             at += len(step.words)
         self.job = Job(made, sizes.threads, sizes.scratch)
         # several times faster for single numbers than arrays are
         self.words, self.status = memoryview(self._words), memoryview(self._status)  # type: ignore[arg-type]
         self.pointers: list[int] = []
+
+
+def tasks_at_once(tasks: int, threads: int) -> int:
+    """How many tasks are handed out at a time. Neighbours lie next to each other in memory, and two threads that take turns
+    along it lose half of what it gives; yet no thread may be left waiting for long at the end."""
+    return max(1, tasks // (threads * HANDS))
 
 
 @dataclass(frozen=True)

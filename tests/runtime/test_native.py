@@ -16,6 +16,7 @@ import torch
 import hotfuse
 from hotfuse.numerics import close_to_exact
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.segment import tasks_at_once
 
 OPTIONS: dict[str, Any] = {"tier": 1, "wait": True, "capture": "blocking"}
 
@@ -232,3 +233,7 @@ def test_numbers_between_operators_are_arrays_to_kernels() -> None:
         assert type(array) is np.ndarray
         assert NUMPY.address(array) == array.ctypes.data
         assert array.flags.c_contiguous
+
+
+def test_many_tasks_are_handed_out_several_at_a_time() -> None:
+    assert [tasks_at_once(tasks, 2) for tasks in (0, 1, 100, 128, 8192)] == [1, 1, 1, 1, 64]
