@@ -157,14 +157,20 @@ def test_a_row_of_two_axes_is_no_block() -> None:
 # past the caches
 
 
-@pytest.mark.parametrize(("elements", "streamed"), [(2048 * KIB // 4, False), (2048 * KIB // 4 + 1, True)])
-def test_results_larger_than_the_last_cache_go_past_it(elements: int, streamed: bool) -> None:
+@pytest.mark.parametrize(("elements", "streamed"), [(1024 * KIB // 4, False), (1024 * KIB // 4 + 1, True)])
+def test_results_go_past_the_caches_when_more_moves_than_they_hold(elements: int, streamed: bool) -> None:
     body = Body((elements,), 0, (Read("a", "x", F32, 0, (1,)),), (Write("a", "y", F32, (1,)),))
     order = order_of(body, size=elements)
     assert order.streamed == (("y",) if streamed else ())
     program = program_of(body)
     assert any(isinstance(it, Store) and it.stream for it in walk(program.body)) is streamed
-    assert ("y past the caches: more than 2097152 bytes" in program.notes) is streamed
+    assert ("y past the caches: more than 2097152 bytes move" in program.notes) is streamed
+
+
+def test_a_small_result_of_much_stays_in_the_caches() -> None:
+    wide = Body((M, N), 1, (Read("a", "x", F32, 0, (N, 1)), Fold("s", "sum", "a", F32)), (Write("s", "y", F32, (1, 0)),))
+    sizes = {"x": 4096 * KIB, "y": 512}
+    assert order_rows(wide, lambda root: (F32, sizes[root]), AVX2).streamed == ()
 
 
 def test_what_is_read_or_of_unknown_size_stays_in_the_caches() -> None:
