@@ -106,6 +106,7 @@ def _atan_like(function: Function, slope: Number) -> tuple[Function, Function]:
 
 
 LN2, ROOT = mp.log(2), mp.sqrt(2)
+NEAR = LN2 / 16 * Number("1.001")
 ANGLE = (mp.pi / 4 * Number("1.0001")) ** 2
 
 
@@ -135,6 +136,7 @@ LOG_ERFC = at_zero(-2 / mp.sqrt(mp.pi) / LN2, lambda a: mp.log(mp.erfc(a), 2) / 
 LOG_PHI = at_zero(-mp.sqrt(2 / mp.pi) / LN2, lambda a: mp.log(mp.erfc(a / ROOT), 2) / a)
 ERF = at_zero(2 / mp.sqrt(mp.pi), lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z))
 ATANH = at_zero(Number(1) / 5, lambda z: (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1 - z / 3) / z**2)
+EXP_NEAR = at_zero(1, lambda r: mp.expm1(r) / r)
 EXP2M1 = at_zero(LN2, lambda r: (mp.power(2, r) - 1) / r)
 ERF_WEIGHT = at_zero(LN2 * mp.sqrt(mp.pi) / 2, lambda a: a * LN2 * mp.erfc(a) / mp.erf(a))
 
@@ -145,9 +147,20 @@ FITS: Mapping[str, tuple[Fit, ...]] = {
         Fit(e, EXPM1, -LN2 / 2 * Number("1.001"), LN2 / 2 * Number("1.001"), n, EXPM1_WEIGHT, {0: 0.5})
         for e, n in (("f32", 5), ("f64", 11))
     ),
-    "ln": tuple(Fit(e, _log(mp.e), 1 / ROOT - 1, ROOT - 1, n, fixed={0: 1, 1: -0.5}) for e, n in (("f32", 9), ("f64", 21))),
-    "log2": tuple(Fit(e, _log(Number(2)), 1 / ROOT - 1, ROOT - 1, n) for e, n in (("f32", 9), ("f64", 21))),
-    "log10": tuple(Fit(e, _log(Number(10)), 1 / ROOT - 1, ROOT - 1, n) for e, n in (("f32", 9), ("f64", 21))),
+    "exp_near": tuple(
+        Fit(e, EXP_NEAR, -limit, limit, n, at_zero(0, lambda r: r / mp.exp(r)), {0: 1})
+        for e, n, limit in (("f32", 3, NEAR / 2), ("f64", 7, NEAR))
+    ),
+    "expm1_near": tuple(
+        Fit(e, EXP_NEAR, -limit, limit, n, fixed={0: 1, 1: 0.5}) for e, n, limit in (("f32", 4, NEAR / 2), ("f64", 8, NEAR))
+    ),
+    "exp2_near": tuple(
+        Fit(e, EXP2M1, -limit, limit, n, at_zero(0, lambda r: r / mp.power(2, r)))
+        for e, n, limit in (("f32", 3, Number(1) / 32), ("f64", 7, Number(1) / 16))
+    ),
+    "ln": tuple(Fit(e, _log(mp.e), -0.25, 0.5, n, fixed={0: 1, 1: -0.5}) for e, n in (("f32", 9), ("f64", 21))),
+    "log2": tuple(Fit(e, _log(Number(2)), -0.25, 0.5, n) for e, n in (("f32", 9), ("f64", 21))),
+    "log10": tuple(Fit(e, _log(Number(10)), -0.25, 0.5, n) for e, n in (("f32", 9), ("f64", 21))),
     "sin": tuple(Fit(e, SIN, 0, ANGLE, n, lambda z: z) for e, n in (("f32", 3), ("f64", 6))),
     "cos": tuple(Fit(e, COS, 0, ANGLE, n, lambda z: z * z / mp.cos(mp.sqrt(z))) for e, n in (("f32", 3), ("f64", 6))),
     "atan": tuple(Fit(e, ATAN[0], 0, 1, n, ATAN[1]) for e, n in (("f32", 8), ("f64", 20))),

@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hotfuse.codegen.llvm_text import I1, I64, PTR, LType, Operand, Writer, literal
 from hotfuse.codegen.llvm_transpose import transposed
 from hotfuse.codegen.tile import Access, Block, Bound, Buffer
-from hotfuse.ir.dim import Dim, lower_bound
+from hotfuse.ir.dim import Dim, lower_bound, substitute, symbols_of
 
 LINE = 64  # bytes of a cache line
 
 
 class Memory:
-    """Writes the memory instructions of one function. State: the writer, and the address of each buffer."""
+    """Writes the memory instructions of one function. State: the writer, the address of each buffer, and by the variable of
+    each loop its start + step * turn, from which one can tell what its values are multiples of."""
 
     def __init__(self, w: Writer, buffers: Mapping[str, Buffer], dim: Callable[[Dim], Operand]) -> None:
         self.w = w
         self.buffers = buffers
         self.dim = dim
         self.bases: dict[str, Operand] = {}
+        self.turns: dict[str, Dim] = {}
 
     def address(self, at: Access, row: int, col: int) -> Operand:
         element = self.buffers[at.buffer].dtype.name
@@ -92,8 +94,15 @@ class Memory:
             w.masked_store(raw, self.address(at, row, col), mask, size)
         else:
             whole = width * size
-            aligned = stream and whole & (whole - 1) == 0 and _on_lines(at, row, col, whole // size)
+            aligned = stream and whole & (whole - 1) == 0 and self._on_lines(at, row, col, whole // size)
             w.store(value, self.address(at, row, col), whole if aligned else size, aligned)
+
+    def _on_lines(self, at: Access, row: int, col: int, unit: int) -> bool:
+        """Whether a piece surely begins at a multiple of `unit` elements of its buffer, which itself begins on a cache line."""
+        place = at.offset + at.rows * row + at.cols * col
+        while found := {s.name: self.turns[s.name] for s in symbols_of((place,)) if s.name in self.turns}:
+            place = substitute(place, found)
+        return place % unit == 0
 
     def store_square(self, rows: Sequence[Operand], at: Access, row: int, col: int, stream: bool) -> None:
         """Pieces of rows that follow each other, to a transposed access."""
@@ -160,11 +169,6 @@ def _turned(at: Access) -> Access:
     """The same elements with rows and columns exchanged."""
     bounds = tuple(Bound(b.start, b.cols, b.rows, b.limit) for b in at.bounds)
     return Access(at.buffer, at.offset, at.cols, at.rows, (at.shape[1], at.shape[0]), bounds)
-
-
-def _on_lines(at: Access, row: int, col: int, unit: int) -> bool:
-    """Whether a piece surely begins at a multiple of `unit` elements of its buffer, which itself begins on a cache line."""
-    return (at.offset + at.rows * row + at.cols * col) % unit == 0
 
 
 def _bytes(type: LType) -> int:

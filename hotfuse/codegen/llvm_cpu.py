@@ -342,6 +342,7 @@ class _Emitter:
             w.jump(head)
         w.place(head)
         var = w.reserve(I64)
+        self.memory.turns[it.var] = start + it.step * symbol(f"{it.var}.turn#")  # no program can name this
         phis = {name: {place: w.reserve(x.type) for place, x in pieces.items()} for name, pieces in before.items()}
         scope = self._enter()
         turn = phis

@@ -88,11 +88,11 @@ def _float_text(element: str, value: float) -> str:
     if element == "f16":
         return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
     if element == "f32":
-        value = _rounded_f32(value)
+        value = rounded_f32(value)
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
-def _rounded_f32(value: float) -> float:
+def rounded_f32(value: float) -> float:
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
@@ -102,7 +102,8 @@ def _rounded_f32(value: float) -> float:
 class Writer:
     """The instructions of one function, in order; see the module docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, isa: str = "other") -> None:
+        self.isa = isa  # as in `Spec`: code may use what it has, and what every processor has
         self.lines: list[str] = []
         self.declared: dict[str, None] = {}
         self._next = 0
@@ -148,10 +149,10 @@ class Writer:
     def fill_in(self, reserved: Operand, text: str) -> None:
         self.lines[self._reserved.pop(reserved.text)] = f"  {reserved.text} = {text}"
 
-    def call(self, name: str, result: LType, *args: Operand) -> Operand:
-        """Call an intrinsic."""
+    def call(self, name: str, result: LType, *args: Operand, flags: str = "") -> Operand:
+        """Call an intrinsic; the flags are what LLVM may take for granted or give up."""
         self.declared.setdefault(f"declare {result} @{name}({', '.join(str(a.type) for a in args)})")
-        return self.make(result, f"call {result} @{name}({', '.join(map(str, args))})")
+        return self.make(result, f"call {flags}{' ' if flags else ''}{result} @{name}({', '.join(map(str, args))})")
 
     def const(self, like: Operand | LType, value: float | int | bool) -> Operand:
         return literal(like if isinstance(like, LType) else like.type, value)

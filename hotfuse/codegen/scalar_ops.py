@@ -3,9 +3,9 @@
 All arguments have one dtype, but for the condition of `where`, which is bool. The result has that dtype, or is bool. Half types
 are computed in float32 and rounded once. Integers wrap around; they divide toward zero (`floor_div` and `mod` downward), and
 what is divided by 0 is 0. A shift by a count that is negative or not below the width is 0 (all signs for a negative `shr`).
-`max` and `min` are NaN where either side is, and the sign of NaN is NaN. `ulp` is how far a code generator may be from the
-exact result, in units in the last place; 0 means correctly rounded, None that the operation cancels, in eager too, and is
-judged by the float64 rule of `hotfuse.numerics`.
+`max` and `min` are NaN where either side is, and either zero where both sides are zeros; the sign of NaN is NaN. `ulp` is how
+far a code generator may be from the exact result, in units in the last place; 0 means correctly rounded, None that the
+operation cancels, in eager too, and is judged by the float64 rule of `hotfuse.numerics`.
 
 Not offered, because nobody needs them in a kernel: see `NOT_OFFERED`.
 """

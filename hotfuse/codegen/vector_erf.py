@@ -13,11 +13,13 @@ Elsewhere the Gaussian is split off: erfc(a) = e^(-a^2) R((a - K)/(a + K)) / (1 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from hotfuse.codegen.llvm_text import Operand, Writer
 from hotfuse.codegen.vector_exp import exp_factors
 from hotfuse.codegen.vector_steps import (
     Table,
+    at_least,
     at_most,
     format_of,
     is_negative,
@@ -95,10 +97,20 @@ def erf(w: Writer, x: Operand) -> Operand:
 def gelu_erf(w: Writer, x: Operand) -> Operand:
     if x.type.element == "f64":
         return _gelu_f64(w, x)
-    a = at_most(w, magnitude(w, x), _PHI_ZERO)
-    s, r = _split_product(w, a, polynomial(w, a, _LOG_PHI), format_of(x).bias - 1)
-    tail = w.mul(s, polynomial(w, r, (1.0, *_EXP2M1)))
-    return w.mul(x, w.select(is_negative(w, x), tail, w.sub(w.const(x, 1.0), tail)))
+
+    def tail(a: Operand, slope: Operand) -> Operand:
+        s, r = _split_product(w, a, slope, format_of(x).bias - 1)
+        return w.mul(s, polynomial(w, r, (1.0, *_EXP2M1)))
+
+    return gelu_of_tail(w, x, _PHI_ZERO, tail)
+
+
+def gelu_of_tail(w: Writer, x: Operand, limit: float, tail: Callable[[Operand, Operand], Operand]) -> Operand:
+    """x Phi(x) = max(x, 0) - |x| Phi(-|x|) in f32: `tail` makes Phi(-a) of a and G(a), and 0 of the limit. Only where x is -inf
+    is |x| infinite in the product, which is NaN then, as in eager."""
+    b = magnitude(w, at_most(w, x, limit))
+    a = at_most(w, b, limit)
+    return w.fma(w.neg(b), tail(a, polynomial(w, a, _LOG_PHI)), at_least(w, x, -0.0))
 
 
 def _erfc_far(w: Writer, a: Operand, square: Operand, rest: Operand, scale: float) -> Operand:

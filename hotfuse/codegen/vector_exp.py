@@ -10,6 +10,7 @@ the two shifts, the subtraction and the addition of splitting an exponent.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from hotfuse.codegen.llvm_text import Operand, Writer
 from hotfuse.codegen.vector_steps import (
@@ -58,14 +59,16 @@ _EXPM1: Table = {
     ),
 }  # fmt: skip
 # ln 2 as the rounded number and the rest of it.
-_LN2 = {"f32": (0.693147182464599609375, -1.9046542121259336e-09), "f64": (math.log(2), 2.3190468138462996e-17)}
+LN2 = {"f32": (0.693147182464599609375, -1.9046542121259336e-09), "f64": (math.log(2), 2.3190468138462996e-17)}
 # e^x is 0 left of the first and infinite right of the second; |sinh|, cosh right of the third.
 _RANGE = {"f32": (-104.0, 89.0, 89.5), "f64": (-746.0, 710.0, 710.6)}
+
+TANH_ONE = {"f32": 10.0, "f64": 20.0}  # from here on tanh rounds to 1
 
 
 def exp_factors(w: Writer, x: Operand, negate: bool = False, rest: Operand | None = None) -> tuple[Operand, Operand]:
     """(p, s) with e^x = p*s*s, or e^-x; x is in `_RANGE` or NaN. `rest` is what rounding left out of x."""
-    high, low = _LN2[x.type.element]
+    high, low = LN2[x.type.element]
     sign = -1.0 if negate else 1.0
     t, m = nearest_integer(w, x, sign * 0.5 / math.log(2), format_of(x).bias)
     # r, or -r when negated: its sign goes into the coefficients.
@@ -100,7 +103,7 @@ def exp2(w: Writer, x: Operand) -> Operand:
 
 def expm1_scaled(w: Writer, x: Operand, halvings: int) -> Operand:
     """(e^x - 1) / 2^halvings; x is NaN or not so large that the result overflows, nor that e^x is below rounding."""
-    high, low = _LN2[x.type.element]
+    high, low = LN2[x.type.element]
     t, n = nearest_integer(w, x, 1 / math.log(2), format_of(x).bias - halvings)
     r = w.fma(n, w.const(x, -low), w.fma(n, w.const(x, -high), x))
     p = w.fma(w.mul(r, r), polynomial(w, r, _EXPM1[x.type.element]), r)
@@ -125,7 +128,7 @@ def sigmoid(w: Writer, x: Operand) -> Operand:
     return w.div(inverse, w.fma(p, s, inverse))
 
 
-def gelu_tanh(w: Writer, x: Operand) -> Operand:
+def gelu_tanh(w: Writer, x: Operand, sigmoid: Callable[[Writer, Operand], Operand] = sigmoid) -> Operand:
     """0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), without cancellation where x is negative."""
     k = 2 * math.sqrt(2 / math.pi)
     slope = w.fma(w.mul(x, x), w.const(x, k * 0.044715), w.const(x, k))
@@ -134,7 +137,7 @@ def gelu_tanh(w: Writer, x: Operand) -> Operand:
 
 def tanh(w: Writer, x: Operand) -> Operand:
     """e/(e + 2) with e = e^2|x| - 1: never past 1, and x itself where x is tiny."""
-    a = at_most(w, magnitude(w, x), 10.0 if x.type.element == "f32" else 20.0)
+    a = at_most(w, magnitude(w, x), TANH_ONE[x.type.element])
     e = expm1_scaled(w, w.add(a, a), 0)
     return with_sign(w, w.div(e, w.add(e, w.const(e, 2.0))), x)
 

@@ -1,6 +1,6 @@
 """Logarithms, and the inverse hyperbolic functions, which are log1p of something.
 
-    log(x) = e log(2) + f Q(f)       x = 2^e (1 + f),  sqrt(1/2) <= 1 + f < sqrt(2)
+    log(x) = e log(2) + f Q(f)       x = 2^e (1 + f),  3/4 <= 1 + f < 3/2
 
 log1p(x) finds e from 1 + x, but f = x 2^-e + (2^-e - 1) from x, with one rounding.
 """
@@ -12,56 +12,57 @@ import math
 from hotfuse.codegen.llvm_text import Operand, Writer
 from hotfuse.codegen.vector_steps import Table, choose, format_of, magnitude, near_zero, polynomial, with_sign
 
-# log(1 + f)/f on sqrt(1/2) - 1 <= f <= sqrt(2) - 1, to base e (relative error 3.3e-8 and 1.1e-17), 2 (4.4e-8, 2.8e-17) and 10
-# (4.7e-8, 4.1e-17).
+# log(1 + f)/f on -1/4 <= f <= 1/2, to base e (relative error 4.1e-8 and 1.0e-17), 2 (3.6e-8, 2.3e-17) and 10 (6.5e-8, 3.2e-17).
 _LN: Table = {
     "f32": (
-        1.0, -0.5, 0.3333390951156616, -0.2500133812427521, 0.1996311992406845, -0.16577565670013428, 0.14913995563983917,
-        -0.14266951382160187, 0.087018683552742,
+        1.0, -0.5, 0.33333471417427063, -0.24996359646320343, 0.19982269406318665, -0.16788741946220398, 0.14905129373073578,
+        -0.12116502970457077, 0.055618301033973694,
     ),
     "f64": (
-        1.0, -0.5, 0.3333333333333314, -0.2499999999998796, 0.20000000000067025, -0.16666666669829364, 0.14285714280040368,
-        -0.12499999691136492, 0.11111111150554848, -0.10000015221015403, 0.09090923834512121, -0.08332913110185039,
-        0.07691531560216949, -0.07149447383678977, 0.06684572215833456, -0.06196589896892899, 0.056684432947935105,
-        -0.056783408241561036, 0.0650364446047069, -0.0598021990611918, 0.026136196133285265,
+        1.0, -0.5, 0.3333333333333375, -0.2500000000001064, 0.19999999999850993, -0.16666666663786714, 0.14285714299815372,
+        -0.12500000291564708, 0.11111110781481645, -0.09999985519693826, 0.09090892685762204, -0.0833370429757851,
+        0.07693393584682441, -0.07138596468013787, 0.06643314292260462, -0.06249622901533652, 0.060829109091006875,
+        -0.05969053181670639, 0.05072046238902031, -0.02941370754969656, 0.008100316774112395,
     ),
 }  # fmt: skip
 _LOG2: Table = {
     "f32": (
-        1.4426950216293335, -0.7213473320007324, 0.48091065883636475, -0.360703706741333, 0.2879151701927185,
-        -0.23894354701042175, 0.21572479605674744, -0.20728211104869843, 0.12582822144031525,
+        1.4426950216293335, -0.7213485836982727, 0.4809053838253021, -0.36057373881340027, 0.28804415464401245,
+        -0.24246089160442352, 0.21778030693531036, -0.17931689321994781, 0.08241160959005356,
     ),
     "f64": (
-        1.4426950408889634, -0.7213475204444824, 0.4808983469629819, -0.3606737602218486, 0.28853900817922024,
-        -0.2404491735526657, 0.20609929145686112, -0.18033687420395125, 0.16029944905416663, -0.1442697693327362,
-        0.13115435947542672, -0.1202176961631704, 0.11096381664276153, -0.10315309854725935, 0.09645975280598143,
-        -0.089358518435435, 0.08162443220447135, -0.08193111957395095, 0.0942570897749568, -0.08667309886103222,
-        0.037742524862655794,
+        1.4426950408889634, -0.7213475204444811, 0.4808983469630003, -0.36067376022256725, 0.2885390081746283,
+        -0.24044917341970293, 0.20609929181014966, -0.18033688547949522, 0.16029944384255093, -0.14426925926812142,
+        0.1311538125708838, -0.12023052497509575, 0.11099377418326822, -0.10298409243488361, 0.09582272670471804,
+        -0.0901585470509156, 0.08784986588737752, -0.08627062736625163, 0.0731908142433032, -0.04228395911380088,
+        0.011587503042921825,
     ),
 }  # fmt: skip
 _LOG10: Table = {
     "f32": (
-        0.4342944622039795, -0.21714718639850616, 0.14476853609085083, -0.10858263820409775, 0.08667110651731491,
-        -0.07192917168140411, 0.06493963301181793, -0.06239813193678856, 0.037878066301345825,
+        0.4342944920063019, -0.21714752912521362, 0.1447659581899643, -0.10854411870241165, 0.08675407618284225,
+        -0.07306763529777527, 0.06512302160263062, -0.05245015770196915, 0.023498835042119026,
     ),
     "f64": (
-        0.4342944819032518, -0.2171472409516261, 0.14476482730108214, -0.10857362047569488, 0.0868588963810801,
-        -0.07238241367196682, 0.0620420688136085, -0.05428680845967137, 0.04825494245371436, -0.04342952803667714,
-        0.039481396264199935, -0.036189132554732995, 0.033403437242829306, -0.031052176808407706, 0.029037278968933287,
-        -0.026899594417158786, 0.024571402472586937, -0.02466372457009158, 0.02837421132625473, -0.026091202574320346,
-        0.011361632095752975,
+        0.4342944819032518, -0.21714724095162574, 0.14476482730108772, -0.10857362047591122, 0.08685889637969779,
+        -0.07238241363194103, 0.06204206891995895, -0.05428681185394832, 0.0482549408848617, -0.04342937449192837,
+        0.03948123162952775, -0.03619299441193126, 0.03341245536111814, -0.031001300899132053, 0.02884551500443213,
+        -0.027140427027807966, 0.026445444747158584, -0.025970046581991667, 0.022032630494304817, -0.012728740028683438,
+        0.003488185990767126,
     ),
 }  # fmt: skip
 
-_ROOT_HALF = {"f32": 0x3F3504F3, "f64": 0x3FE6A09E667F3BCD}  # the bits of sqrt(1/2)
+_THREE_QUARTERS = {"f32": 0x3F400000, "f64": 0x3FE8000000000000}  # the bits of 3/4
 _LARGE = 2.0**60  # from here on x^2 + 1 is x^2, and x + 1 is x
 
 
-def split_exponent(w: Writer, x: Operand) -> tuple[Operand, Operand]:
-    """(k, m) of a positive normal x = 2^e m, sqrt(1/2) <= m < sqrt(2): k is the integer e, moved to the bits of an exponent."""
+def split_exponent(w: Writer, x: Operand, least: int | None = None) -> tuple[Operand, Operand]:
+    """(k, m) of a positive normal x = 2^e m: k is the integer e, moved to the bits of an exponent. `least` are the bits of the
+    least m, 3/4 unless told, and m is less than twice that."""
     layout = format_of(x)
+    least = _THREE_QUARTERS[x.type.element] if least is None else least
     bits = w.bitcast(x, layout.integer)
-    k = w.and_(w.sub(bits, w.const(bits, _ROOT_HALF[x.type.element])), w.const(bits, layout.exponent_mask))
+    k = w.and_(w.sub(bits, w.const(bits, least)), w.const(bits, layout.exponent_mask))
     return k, w.bitcast(w.sub(bits, k), x.type.element)
 
 
@@ -74,9 +75,9 @@ def exponent_number(w: Writer, k: Operand, element: str) -> Operand:
     return w.sub(w.bitcast(w.or_(low, w.const(k, 0x4330000000000000)), "f64"), w.const(k.type.of("f64"), 2.0**52 + 2048))
 
 
-def _log_of_parts(w: Writer, e: Operand, f: Operand, base: float) -> Operand:
+def log_of_parts(w: Writer, e: Operand, f: Operand, base: float) -> Operand:
     q = polynomial(w, f, {math.e: _LN, 2: _LOG2, 10: _LOG10}[base][f.type.element])
-    return w.fma(f, q, e) if base == 2 else w.fma(e, w.const(e, math.log(2) / math.log(base)), w.mul(f, q))
+    return w.fma(f, q, e if base == 2 else w.mul(e, w.const(e, math.log10(2) if base == 10 else math.log(2))))
 
 
 def _logarithm(w: Writer, x: Operand, base: float) -> Operand:
@@ -86,7 +87,7 @@ def _logarithm(w: Writer, x: Operand, base: float) -> Operand:
     k, m = split_exponent(w, w.select(is_denormal, w.mul(x, w.const(x, 2.0**lift)), x))
     e = exponent_number(w, k, x.type.element)
     e = w.select(is_denormal, w.sub(e, w.const(e, lift)), e)
-    result = _log_of_parts(w, e, w.sub(m, w.const(m, 1.0)), base)
+    result = log_of_parts(w, e, w.sub(m, w.const(m, 1.0)), base)
     return _at_the_ends(w, x, 0.0, result)
 
 
@@ -100,7 +101,7 @@ def _at_the_ends(w: Writer, x: Operand, start: float, result: Operand) -> Operan
 def log2_of_normal(w: Writer, x: Operand) -> Operand:
     """log2 where x is positive and neither denormal nor infinite; anything elsewhere."""
     k, m = split_exponent(w, x)
-    return _log_of_parts(w, exponent_number(w, k, x.type.element), w.sub(m, w.const(m, 1.0)), 2)
+    return log_of_parts(w, exponent_number(w, k, x.type.element), w.sub(m, w.const(m, 1.0)), 2)
 
 
 def log(w: Writer, x: Operand) -> Operand:
@@ -124,7 +125,7 @@ def _log1p_finite(w: Writer, x: Operand, doublings: Operand | None = None) -> Op
     quarter = w.const(x, 0.25)
     f = w.fma(w.mul(x, quarter), four, w.fma(four, quarter, w.const(x, -1.0)))
     e = exponent_number(w, k, x.type.element)
-    return _log_of_parts(w, e if doublings is None else w.add(e, doublings), f, math.e)
+    return log_of_parts(w, e if doublings is None else w.add(e, doublings), f, math.e)
 
 
 def log1p(w: Writer, x: Operand) -> Operand:

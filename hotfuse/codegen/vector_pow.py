@@ -30,6 +30,7 @@ _ATANH = (
     0.20000000000001128, 0.14285714285049828, 0.11111111259950138, 0.09090892184879865, 0.07693378591120367,
     0.06628410900005066, 0.06598143062780501,
 )  # fmt: skip
+_ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 _THIRD = (0.3333333333333333, 1.850371707708594e-17)
 _TWO_OVER_LN2 = (2.8853900817779268, 4.0710547481862066e-17)
 
@@ -55,7 +56,7 @@ def _log2_pair(w: Writer, a: Operand) -> Pair:
     """log2 of a > 0 in f64, twice as many digits: e + 2/ln 2 * s (1 + z/3 + z^2 T(z))."""
     one = w.const(a, 1.0)
     is_denormal = w.compare("lt", a, w.const(a, FORMATS["f64"].least_normal))
-    k, m = split_exponent(w, w.select(is_denormal, w.mul(a, w.const(a, 2.0**54)), a))
+    k, m = split_exponent(w, w.select(is_denormal, w.mul(a, w.const(a, 2.0**54)), a), _ROOT_HALF)
     e = exponent_number(w, k, "f64")
     e = w.select(is_denormal, w.sub(e, w.const(e, 54.0)), e)
     above, below = w.sub(m, one), w.add(m, one)

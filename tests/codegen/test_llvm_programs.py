@@ -24,7 +24,8 @@ PARTS = 3  # tasks are handed out in so many pieces
 
 def run_native(program: TileProgram, buffers: dict[str, np.ndarray], sizes: Sizes, lanes: int) -> int:
     """Compile, run all tasks, and return the status. The last tasks come first: their order must not matter."""
-    code = Code(compile_ir(emit(program, lanes), host_spec()))
+    spec = host_spec()
+    code = Code(compile_ir(emit(program, lanes, spec.isa if lanes == spec.vector_bytes // 4 else "other"), spec))
     status = np.zeros(1, np.int64)
     words = [status.ctypes.data, *(buffers[b.name].ctypes.data for b in program.arguments)]
     table = np.array([*words, *(sizes[s] for s in program.sizes)], np.int64)

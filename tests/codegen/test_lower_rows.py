@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotfuse.codegen.llvm_cpu import emit
+from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import int64
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.types import BF16, F16, F32, F64, I32, I64, DType, tensor
@@ -143,3 +145,13 @@ def test_what_is_turned_moves_in_squares(dtype: DType, shape: tuple[int, ...]) -
     check_all_ways(make, free, {"x": x, "y": y}, {"batch": shape[0], "seq": shape[1]})
     (recipe,) = recipes(graph_of(make, types))
     assert any("squares of axes" in note for note in recipe.program.notes)
+
+
+def test_large_results_are_streamed_by_whole_vectors() -> None:
+    def make(b: Any, x: Any) -> Any:
+        return b.add("relu", x)
+
+    rows = 2 * host_spec().l3_bytes // 4 // 1024
+    (large,), (small,) = (recipes(graph_of(make, {"x": tensor(F32, n, 1024)})) for n in (rows, 8))
+    assert "nontemporal" in emit(large.program, 16)
+    assert "nontemporal" not in emit(small.program, 16)

@@ -14,16 +14,17 @@ from hotfuse.codegen.llvm_text import I64, LType, Operand, Writer
 
 Array = np.ndarray[Any, Any]
 NUMPY = {"f32": np.float32, "f64": np.float64}
-# (processor, features): one with AVX-512, one with AVX2 and no more, and the one that tests run the first on.
-WIDE = ("x86-64-v4", "-prefer-256-bit")
-NARROW = ("haswell", "")
+# (instruction set, processor, features): one with AVX-512, one with AVX2 and no more, and the one that tests run the first on.
+Target = tuple[str, str, str]
+WIDE = ("avx512", "x86-64-v4", "-prefer-256-bit")
+NARROW = ("avx2", "haswell", "")
 BEST = WIDE if llvm.get_host_cpu_features().get("avx512dq") else NARROW
 
 
-def machine(target: tuple[str, str]) -> Any:
+def machine(target: Target) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    cpu, features = target
+    _, cpu, features = target
     return llvm.Target.from_default_triple().create_target_machine(cpu, features, opt=2, reloc="pic", codemodel="small")
 
 
@@ -31,9 +32,9 @@ def _module(name: str, signature: str, w: Writer) -> str:
     return "\n".join([*w.declared, f"define {signature} {{", "entry:", *w.lines, "}", ""]).replace("@NAME", f"@{name}")
 
 
-def loop_ir(emit: Callable[..., Operand], element: str, lanes: int, arity: int) -> str:
+def loop_ir(emit: Callable[..., Operand], element: str, lanes: int, arity: int, target: Target) -> str:
     """void kernel(ptr out, ptr in0, ptr in1, i64 count): `count` is a multiple of the lanes."""
-    w, type, step = Writer(), LType(element, lanes), max(lanes, 1)
+    w, type, step = Writer(target[0]), LType(element, lanes), max(lanes, 1)
     head, body, done = w.label("head"), w.label("body"), w.label("done")
     w.jump(head)
     w.place(head)
@@ -52,10 +53,10 @@ def loop_ir(emit: Callable[..., Operand], element: str, lanes: int, arity: int) 
 
 
 def compile_map(
-    emit: Callable[..., Operand], element: str, lanes: int = 16, arity: int = 1, target: tuple[str, str] = BEST
+    emit: Callable[..., Operand], element: str, lanes: int = 16, arity: int = 1, target: Target = BEST
 ) -> Callable[..., Array]:
     """A function of `arity` arrays of one dimension."""
-    module = llvm.parse_assembly(loop_ir(emit, element, lanes, arity))
+    module = llvm.parse_assembly(loop_ir(emit, element, lanes, arity, target))
     module.verify()
     engine = llvm.create_mcjit_compiler(module, machine(target))
     engine.finalize_object()
@@ -74,15 +75,11 @@ def compile_map(
     return run
 
 
-def assembly(
-    emit: Callable[..., Operand], element: str, lanes: int = 16, arity: int = 1, target: tuple[str, str] = WIDE
-) -> str:
-    return str(machine(target).emit_assembly(llvm.parse_assembly(loop_ir(emit, element, lanes, arity))))
+def assembly(emit: Callable[..., Operand], element: str, lanes: int = 16, arity: int = 1, target: Target = WIDE) -> str:
+    return str(machine(target).emit_assembly(llvm.parse_assembly(loop_ir(emit, element, lanes, arity, target))))
 
 
-def count_instructions(
-    emit: Callable[..., Operand], element: str, lanes: int, arity: int = 1, target: tuple[str, str] = WIDE
-) -> int:
+def count_instructions(emit: Callable[..., Operand], element: str, lanes: int, arity: int = 1, target: Target = WIDE) -> int:
     """Vector instructions per turn of the loop, without loads, stores, and constants, which are brought in before it starts."""
     blocks = re.split(r"^\.\w+:.*$", assembly(emit, element, lanes, arity, target), flags=re.M)
     return max(sum(1 for line in block.splitlines() if _computes(line.strip())) for block in blocks)
