@@ -89,6 +89,11 @@ class Driver:
             words[:] = [gomp.parallel, gomp.thread_number, gomp.team_size, gomp.sched_yield]
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._code.address("run"))
 
+    @property
+    def address(self) -> int:
+        """Of the native `run(job, threads)`."""
+        return self._code.address("run")
+
     def run(self, job: Job) -> int:
         """Run all steps and return how many threads were asked to. Holds no lock of Python's meanwhile."""
         if job.threads == 1:

@@ -1,9 +1,10 @@
 """The short way through a session: for feeds of a form that was answered before, by one run of kernels and nothing else.
 
 A form is the dtypes and shapes of plain contiguous arrays, all inputs given by name. What was checked for a form holds for
-every call of it, so such a call is a look into a table and a native call.
+every call of it, so such a call is a look into a table and a native call. Where the kernels of the last form are one thread's
+work, even the look is native (`array_call`).
 
-State: the runs of kernels by form, bounded; they belong to bound plans of the session's native executor.
+State: the runs of kernels by form, bounded, which belong to bound plans of the session's native executor; and the last one.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy import ndarray
 
+from hotfuse.errors import BadIndex
 from hotfuse.runtime.binding import BoundPlan
 
 if TYPE_CHECKING:
+    from hotfuse.runtime.array_call import ArrayCall
     from hotfuse.runtime.segment import Segment
 
 Form: TypeAlias = tuple[Any, ...]  # dtype and shape of each input in turn
@@ -25,12 +28,24 @@ class ShortWay:
     def __init__(self, names: Sequence[str], limit: int) -> None:
         self._names = tuple(names)
         self._limit = limit
-        self._table: dict[Form, Segment] = {}
+        self._table: dict[Form, tuple[Segment, ArrayCall | None]] = {}
+        self._last: tuple[Segment, ArrayCall] | None = None
 
     def __call__(self, feeds: Any) -> list[Any] | None:
         """The answers; None if the feeds have no form, or one that was not answered before."""
         if type(feeds) is not dict or len(feeds) != len(self._names):
             return None
+        last = self._last  # held while its memory is in use
+        if last is not None:
+            results = last[0].fresh()
+            done = last[1].native(*map(feeds.get, self._names), *results)
+            if done:
+                return results
+            if done is False:
+                raise BadIndex("an index lies outside of the tensor that it indexes")
+        return self._look(feeds)
+
+    def _look(self, feeds: dict[str, Any]) -> list[Any] | None:
         arrays: list[Any] = []
         form: list[Any] = []
         for name in self._names:
@@ -39,8 +54,13 @@ class ShortWay:
                 return None
             arrays.append(array)
             form += array.dtype, array.shape
-        segment = self._table.get(tuple(form))
-        return None if segment is None else segment.run(arrays)
+        found = self._table.get(tuple(form))
+        if found is None:
+            return None
+        segment, call = found
+        if call is not None:
+            self._last = segment, call
+        return segment.run(arrays)
 
     def learn(self, arrays: Sequence[Any], bound: BoundPlan) -> None:
         """Remember the form of feeds that a bound plan answered, if its steps are one run of kernels over the inputs alone."""
@@ -52,7 +72,8 @@ class ShortWay:
         segment = step.function
         fresh = bound.outputs == tuple((place, False) for place in step.outputs)
         if isinstance(segment, Segment) and step.inputs == bound.inputs and fresh:
-            self._table[tuple(part for a in arrays for part in (a.dtype, a.shape))] = segment
+            form = tuple(part for a in arrays for part in (a.dtype, a.shape))
+            self._table[form] = segment, segment.array_call(arrays)
 
     def forget(self) -> None:
-        self._table = {}
+        self._table, self._last = {}, None

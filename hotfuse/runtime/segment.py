@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from hotfuse.ir.types import TensorType
 from hotfuse.runtime.driver import Driver, Job, Step
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.memory import Interval, aligned_block, plan_arena
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.array_call import ArrayCall
 
 MAX_IDLE = 4  # frames
 HANDS = 64  # times that a thread is handed tasks of a step, if these are many
@@ -80,6 +83,15 @@ class Frame:
         self.words, self.status = memoryview(self._words), memoryview(self._status)  # type: ignore[arg-type]
         self.pointers: list[int] = []
 
+    @property
+    def address(self) -> int:
+        """Of the tables."""
+        return int(self._words.ctypes.data)
+
+    @property
+    def status_address(self) -> int:
+        return int(self._status.ctypes.data)
+
 
 def tasks_at_once(tasks: int, threads: int) -> int:
     """How many tasks are handed out at a time. Neighbours lie next to each other in memory, and two threads that take turns
@@ -136,6 +148,24 @@ class Segment:
             found += [(order[name], at + word) for name, word in step.places if name in order]
             at += len(step.words)
         return tuple(found)
+
+    def array_call(self, arrays: Sequence[Any]) -> ArrayCall | None:
+        """A native call for numpy arrays like these, where one thread does the work and looking at them would take as long."""
+        from hotfuse.runtime.array_call import ArrayCall, heads_are_known
+
+        if self._sizes.threads != 1 or not heads_are_known():
+            return None
+        frame = Frame(self._steps, self._known, self._inner, self._sizes)
+        words = frame.address
+        places = [(which, words + 8 * place) for which, place in self._places]
+        owner = (self, frame)
+        return ArrayCall(
+            arrays, len(self.outputs), places, frame.job.address, frame.status_address, self._driver.address, owner
+        )
+
+    def fresh(self) -> list[Any]:
+        """Memory for the outputs."""
+        return [make()[0] for make in self._results]
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         return tuple(self.run(list(map(self._contiguous, inputs))))
