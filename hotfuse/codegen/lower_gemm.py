@@ -8,9 +8,9 @@ The plain program has a task for each row, panel and column of the panel, and a 
             epilogue on the accumulators, store
 
 b is packed: panel by panel, and in a panel row after row, so that the inner loop reads it from front to back. The last panel is
-as narrow as vectors allow, and a program of its own. Long sums are made of parts, for their accuracy. While a panel is in use
-the next one is fetched into the second-level cache, a piece at each step of k. Rows that do not fill a tile go through lower
-tiles, down to one row, so that thin products have their own schedule.
+as narrow as vectors allow, and a program of its own. Long sums are made of parts, for their accuracy. What is read of b is
+fetched into the second-level cache some steps before. Rows that do not fill a tile go through lower tiles, down to one row, so
+that thin products have their own schedule.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import F32, F64, DType
 
+AHEAD = 32  # steps of k: the third-level cache answers within so many
 BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
 
 
@@ -61,6 +62,8 @@ def lower_gemm(
         raise TileError(f"products of {dtype} are left to tier 0")
     if any(isinstance(s, Read) and s.lookups for s in body.steps):
         raise TileError("a gather in the epilogue of a product is left to tier 0")
+    if any(size == 0 for size in body.domain):
+        raise TileError("a domain without points is left to tier 0")
     programs = []
     if packing.whole != 0:
         programs.append(
@@ -133,7 +136,7 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | 
     else:
         program = coarsen(program, rows, order.chunk)
     program = _tiles(program, rows, order)
-    program = _fetch_ahead(program, product, [*outer, rows, panels], rows, width, order)
+    program = _fetch_ahead(program, product, [*outer, rows, panels], width)
     grid = {a.var for a in program.grid}
     program = reorder(program, [v for v in (*outer, *_in_order(order, panels, f"{rows}.t")) if v in grid])
     return replace(prune(program), notes=(order.reason,))
@@ -157,18 +160,11 @@ def _tiles(program: TileProgram, rows: str, order: ProductOrder) -> TileProgram:
     return program
 
 
-def _fetch_ahead(
-    program: TileProgram, product: Product, variables: Sequence[str], rows: str, width: int, order: ProductOrder
-) -> TileProgram:
-    """While the tall tiles of a chunk use a panel, each fetches its share of the next one."""
-    tiles = order.chunk // order.rows
-    if width % tiles or not has_loop(program, "k") or not has_loop(program, rows):
+def _fetch_ahead(program: TileProgram, product: Product, variables: Sequence[str], width: int) -> TileProgram:
+    """The tall tiles fetch what they will read of b some steps of k from now; at its end a panel runs on into the next one."""
+    if not has_loop(program, "k"):
         return program
-    share, k = width // tiles, symbol("k")
-    panel = product.b.offset
+    ahead = product.b.offset + (symbol("k") + AHEAD) * width
     for variable, stride in zip(variables, product.b.strides, strict=False):
-        panel = panel + symbol(variable) * stride
-    first = symbol(f"{rows}.t") * order.chunk if f"{rows}.t" in {a.var for a in program.grid} else 0
-    tile = (symbol(rows) - first) // order.rows
-    ahead = panel + product.length * width + tile * (product.length * share) + k * share
-    return prefetch(program, "k", Access(product.b.root, ahead, 0, 1, (1, share)))
+        ahead = ahead + symbol(variable) * stride
+    return prefetch(program, "k", Access(product.b.root, ahead, 0, 1, (1, width)))
