@@ -7,7 +7,6 @@ they differ, in results and in text.
 from __future__ import annotations
 
 import collections
-import contextlib
 import difflib
 import hashlib
 import time
@@ -22,8 +21,6 @@ from rich.console import Console
 from hotfuse.cli.run import read_sizes
 from hotfuse.cli.view import json_option, make_console, make_table, show_ms, write_json
 from hotfuse.codegen.interpret import evaluate, poison, run
-from hotfuse.codegen.lower import lower
-from hotfuse.codegen.native_form import native_graph
 from hotfuse.codegen.tile import TileProgram, walk
 from hotfuse.codegen.tile_check import check
 from hotfuse.codegen.tile_feeds import make_inputs, widened
@@ -33,10 +30,10 @@ from hotfuse.codegen.tile_text import print_program
 from hotfuse.config import Config
 from hotfuse.entry import load_model
 from hotfuse.errors import InputError, ParseError, TileError
-from hotfuse.fusion.rules import fuse
-from hotfuse.hardware.spec import host_spec
-from hotfuse.ir.layout import layouts
 from hotfuse.numerics import Verdict, close_to_exact, same_bits
+from hotfuse.runtime.native import prepared_graph
+from hotfuse.runtime.native_binding import NativeBinder
+from hotfuse.runtime.numpy_engine import NUMPY
 
 MOST_BYTES = 1 << 30  # of all buffers together; the interpreter is for small sizes
 ROW = 64  # flat outputs are judged in pieces of this many elements, so that a wrong tail does not hide in a mean
@@ -82,14 +79,11 @@ def dump(file: str, folder: str | None, isa: str) -> None:
 
 
 def programs_of(path: str, isa: str) -> list[TileProgram]:
-    """The different programs that a model's groups become."""
-    graph = native_graph(load_model(path, Config(tier=0), {}).graph, host_spec(isa))
-    places = layouts(graph, graph.values)
-    found: dict[TileProgram, None] = {}
-    for group in fuse(graph, graph.values, places):
-        with contextlib.suppress(TileError):  # what has no program stays with tier 0
-            found.update(dict.fromkeys(r.program for r in lower(graph, graph.values, places, group, host_spec(isa))))
-    return list(found)
+    """The different programs that a model's groups become when it is served."""
+    config = Config(isa=isa)
+    graph = prepared_graph(load_model(path, Config(tier=0), {}).graph, config)
+    binder = NativeBinder(graph, NUMPY, config)
+    return list(dict.fromkeys(part.recipe.program for native in binder.groups for part in native.parts))
 
 
 @command.command("run")

@@ -37,7 +37,7 @@ def _layer_norm(b: BodyBuilder, node: Node) -> tuple[str, DType]:
     rough = b.map("x - y", dtype, x=x, y=mean)
     rest = b.map("x / y", dtype, x=b.fold("sum", rough, dtype), y=length)
     square = b.map("x / y", dtype, x=b.fold("sum", b.map("x * x", dtype, x=rough), dtype), y=length)
-    variance = b.map("max(x - y * y, 0)", dtype, x=square, y=rest)
+    variance = b.map("where(x - x == 0, max(x - y * y, 0), x)", dtype, x=square, y=rest)  # an infinite one stays
     factor = b.map("1 / sqrt(x + z)", dtype, x=variance, z=_epsilon(b, node, 1e-5, dtype))
     centered = b.map("x - y", dtype, x=rough, y=rest)
     return _scaled(b, b.map("x * y", dtype, x=centered, y=factor), dtype, node), dtype

@@ -8,6 +8,7 @@ relies on either shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ from hotfuse.ir.types import BOOL, DType
 Array = np.ndarray[Any, Any]
 _FAR = 1 << 62  # places beyond this are outside of every buffer, and would wrap around
 _NOBODY = -1
+MOST_TASKS = 1 << 24  # each takes tens of microseconds here
 
 
 def run(program: TileProgram, buffers: Mapping[str, Array], sizes: Mapping[str, int], seed: int = 0) -> int:
@@ -57,9 +59,14 @@ def run(program: TileProgram, buffers: Mapping[str, Array], sizes: Mapping[str, 
             )
     memory = {b.name: _checked(b, buffers, env) for b in program.arguments}
     counts = [max(evaluate(axis.count, env), 0) for axis in program.grid]
+    tasks = math.prod(counts)
+    if tasks > MOST_TASKS:
+        raise InputError(
+            f"tile program {program.name} has {tasks} tasks at these sizes; the interpreter runs up to {MOST_TASKS}"
+        )
     order = np.random.default_rng(seed)
     machine = _Machine(program, memory, env, order)
-    for task in order.permutation(int(np.prod(counts, dtype=np.int64))).tolist():
+    for task in order.permutation(tasks).tolist():
         machine.start(task)
         machine.env.update(zip((a.var for a in program.grid), _point(task, counts), strict=True))
         with np.errstate(all="ignore"):

@@ -63,12 +63,15 @@ def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
     """The order for a joined body."""
     kept = len(body.domain) - body.folded
     lanes = spec.vector_bytes // 4
-    costs = {axis: _row_cost(body, axis) for axis in _candidates(body, kept)}
+    costs = {axis: _row_cost(body, axis, lanes) for axis in _candidates(body, kept)}
     streamed = _streamed(body, info, spec)
     reasons: list[str] = [f"{', '.join(streamed)} past the caches: more than {spec.l3_bytes} bytes move"] if streamed else []
     if not costs:
         return RowOrder(None, False, 1, False, streamed, (*reasons, "single elements: no axis has neighbours for vectors"))
     best = min(costs, key=lambda axis: (costs[axis], -axis))
+    if any(isinstance(s, Scan) for s in body.steps) and costs[best] >= LINE:
+        words = "single elements: a running total goes along the axis that has the neighbours"
+        return RowOrder(None, False, 1, False, streamed, (*reasons, words))
     size = body.domain[best]
     along_walks = best >= kept
     turned = None if body.folded else _turned(body, best)
@@ -157,16 +160,28 @@ def _candidates(body: Body, kept: int) -> list[int]:
             continue
         if axis < kept and any(w.strides[axis] == 0 for w in body.writes):
             continue
+        if axis >= kept and not all(isinstance(w.strides[axis], int) for w in body.writes):  # it may be 0: turns would meet
+            continue
         found.append(axis)
     return found
 
 
-def _row_cost(body: Body, axis: int) -> int:
-    return sum(_touched(a.strides[axis], a.dtype.bytes) for a in accesses(body))
+def _row_cost(body: Body, axis: int, lanes: int) -> int:
+    """Bytes that a point touches. Where a row is folded along several axes (a window), the lanes that a short axis leaves empty
+    count, and elements a few places apart share a line."""
+    if body.folded < 2:
+        return sum(_touched(a.strides[axis], a.dtype.bytes) for a in accesses(body))
+    size = body.domain[axis]
+    found = sum(_spread(a.strides[axis], a.dtype.bytes) for a in accesses(body))
+    return found * (-(-size // lanes) * lanes) // size if isinstance(size, int) else found
 
 
 def _touched(stride: Dim, size: int) -> int:
     return 0 if stride == 0 else size if stride == 1 else LINE
+
+
+def _spread(stride: Dim, size: int) -> int:
+    return min(abs(stride) * size, LINE) if isinstance(stride, int) else LINE
 
 
 def _streamed(body: Body, info: Info, spec: Spec) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hotfuse.codegen.interpret import evaluate
 from hotfuse.codegen.tile import Cast, Fill, For, Index, Instruction, TileProgram, walk
+from hotfuse.errors import InputError
 from hotfuse.ir.dim import symbols_of
 from hotfuse.ir.types import BOOL, F64, DType
 
@@ -29,6 +30,8 @@ def make_inputs(program: TileProgram, sizes: Mapping[str, int], seed: int) -> di
     for buffer in program.arguments:
         if buffer.kind == "input":
             elements = evaluate(buffer.size, sizes)
+            if elements < 0:
+                raise InputError(f"tile program {program.name}: buffer {buffer.name} would have {elements} elements")
             if buffer.dtype.is_float:
                 found: Array = rng.standard_normal(elements)
             elif buffer.dtype == BOOL:

@@ -117,7 +117,7 @@ class _Line:
         self.skip()
         try:
             value, self.place = json.JSONDecoder().raw_decode(self.text, self.place)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.fail("a quoted string") from error
         if not isinstance(value, str):
             raise self.fail("a quoted string")

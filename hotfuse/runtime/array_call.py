@@ -27,6 +27,7 @@ import numpy as np
 from hotfuse.codegen.link import Code
 from hotfuse.codegen.llvm_compile import compile_ir
 from hotfuse.hardware.spec import host_spec
+from hotfuse.locks import make_lock
 
 _FASTCALL = 0x80
 _DATA, _RANK, _SIZES, _DTYPE, _FLAGS = 16, 24, 32, 56, 64  # bytes into an array
@@ -168,10 +169,16 @@ class _Method(ctypes.Structure):
     )
 
 
-@functools.cache
-def _method() -> tuple[Code, _Method]:
-    code = Code(compile_ir(_IR, host_spec()))
-    return code, _Method(b"call", code.address("call"), _FASTCALL, None)
+_MADE: list[tuple[Code, _Method]] = []  # at most one, for good: functions point to it
+_MAKING = make_lock()
+
+
+def _method() -> _Method:
+    with _MAKING:
+        if not _MADE:
+            code = Code(compile_ir(_IR, host_spec()))
+            _MADE.append((code, _Method(b"call", code.address("call"), _FASTCALL, None)))
+        return _MADE[0][1]
 
 
 @functools.cache
@@ -222,4 +229,4 @@ class ArrayCall:
         self._words = np.array((*words, save, restore, run, incref, *tables), np.int64)
         make = ctypes.pythonapi.PyCFunction_NewEx
         make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-        self.native = make(ctypes.addressof(_method()[1]), self._words, None)
+        self.native = make(ctypes.addressof(_method()), self._words, None)

@@ -1,7 +1,7 @@
 """Memory for results that callers own, used again when the caller has dropped it.
 
-An array handed out stays in the pool's list. It is free again when nobody but the pool refers to it or to its memory: a view
-of it, a tensor over it, a slice of a view all hold a reference to the memory, so counting references tells. Fresh memory of a
+Memory handed out stays in the pool's list. It is free again when nobody but the pool refers to it: an array over it, a view of
+that, a tensor, a slice of a view all hold a reference to the memory, so counting references tells. Fresh memory of a
 large result costs a page fault for every 4 KiB, which is more than many kernels take.
 
 State: a few arrays of one type, each with its memory and address. A lock guards the list.
@@ -31,25 +31,25 @@ class OutputPool:
         self._kept: list[tuple[Any, Any, int]] = []
         self._lock = make_lock()
         entry = self._make()
-        self._unused = getrefcount(entry[0]), getrefcount(entry[1])  # counted as `__call__` counts
+        self._unused = getrefcount(entry[1])  # counted as `__call__` counts
 
     def _make(self) -> tuple[Any, Any, int]:
+        """An array that is never handed out, the memory under it, and its address."""
         block = aligned_block(self._bytes)
         owner = block.base if block.base is not None else block
         array = block.view(self._dtype).reshape(self._sizes)
         return array, owner, int(array.__array_interface__["data"][0])
 
     def __call__(self) -> tuple[Any, int]:
-        """An array that nobody else has, undefined, and its address."""
+        """An array over memory that nobody else has, undefined, and its address. The array is new: callers may reshape it."""
         with self._lock:
-            array, memory = self._unused
             for entry in self._kept:
-                if getrefcount(entry[0]) == array and getrefcount(entry[1]) == memory:
-                    return entry[0], entry[2]
+                if getrefcount(entry[1]) == self._unused:
+                    return entry[0][...], entry[2]
             entry = self._make()
             if len(self._kept) < KEPT and self._bytes <= LARGEST:
                 self._kept.append(entry)
-            return entry[0], entry[2]
+            return entry[0][...], entry[2]
 
 
 def fast_address() -> Any:

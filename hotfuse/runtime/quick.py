@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy import ndarray
 
 from hotfuse.errors import BadIndex
+from hotfuse.locks import make_lock
 from hotfuse.runtime.binding import BoundPlan
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class ShortWay:
         self._limit = limit
         self._table: dict[Form, tuple[Segment, ArrayCall | None]] = {}
         self._last: tuple[Segment, ArrayCall] | None = None
+        self._lock = make_lock()
 
     def __call__(self, feeds: Any) -> list[Any] | None:
         """The answers; None if the feeds have no form, or one that was not answered before."""
@@ -59,7 +61,8 @@ class ShortWay:
             return None
         segment, call = found
         if call is not None:
-            self._last = segment, call
+            with self._lock:
+                self._last = (segment, call) if tuple(form) in self._table else None
         return segment.run(arrays)
 
     def learn(self, arrays: Sequence[Any], bound: BoundPlan) -> None:
@@ -73,7 +76,16 @@ class ShortWay:
         fresh = bound.outputs == tuple((place, False) for place in step.outputs)
         if isinstance(segment, Segment) and step.inputs == bound.inputs and fresh:
             form = tuple(part for a in arrays for part in (a.dtype, a.shape))
-            self._table[form] = segment, segment.array_call(arrays)
+            made = segment, segment.array_call(arrays)
+            with self._lock:
+                if len(self._table) < self._limit:
+                    self._table[form] = made
 
     def forget(self) -> None:
-        self._table, self._last = {}, None
+        with self._lock:
+            self._table, self._last = {}, None
+
+    def close(self) -> None:
+        """Forget, and learn nothing any more, whoever is still calling."""
+        with self._lock:
+            self._table, self._last, self._limit = {}, None, 0

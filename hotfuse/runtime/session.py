@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotfuse.config import Config
-from hotfuse.errors import BadIndex, DimError, HotfuseError, InputError, InvalidModel
+from hotfuse.errors import BadIndex, DimError, InputError, InvalidModel
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import Plan, trivial_plan
@@ -106,8 +106,8 @@ class Session:
             try:
                 self._native = native_executor(prepared_graph(self.graph, self.config), NUMPY, self.config)
                 self.events.emit("native.made", self.graph.name)
-            except HotfuseError as error:
-                self.events.emit("native.failed", self.graph.name, str(error))
+            except Exception as error:  # no defect of the generator may keep a model from answering
+                self.events.emit("native.failed", self.graph.name, f"{type(error).__name__}: {error}")
                 if self.config.strict:
                     raise
             finally:
@@ -135,12 +135,14 @@ class Session:
         """Forget what was derived from the model's constants. ONNX constants do not change, so bound plans are dropped."""
         self._short.forget()
         self._executor.clear()
+        if self._native is not None:
+            self._native.clear()
 
     def close(self) -> None:
         """Free bound plans and scratch memory. A closed session refuses further calls."""
         self._closed = True
         self._native, self._compile = None, False
-        self._short.forget()
+        self._short.close()
         self._executor.clear()
         if self._overrides is not None:
             self._overrides.clear()

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hotfuse.codegen.native_form import native_graph
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.types import BF16, F16, F32, F64, DType, tensor
-from tests.codegen.lowering import check_all_ways, graph_of
+from tests.codegen.lowering import check_all_ways, graph_of, run_native
 
 B, S = (symbol(name, 1) for name in ("batch", "seq"))
 Array = np.ndarray[Any, Any]
@@ -85,6 +86,15 @@ def test_a_row_of_equal_elements_has_no_spread(value: float) -> None:
     x = np.full((3, 768), value, np.float32)
     x[1] += np.float32(value) * np.float32(1e-6) * np.arange(768, dtype=np.float32)
     check_all_ways(lambda b, x: b.add("layer_norm", x, axis=-1), {"x": tensor(F32, B, 768)}, {"x": x}, {"batch": 3})
+
+
+@pytest.mark.parametrize("large", [1e20, 1e30, 1e38])
+def test_a_row_whose_spread_is_beyond_all_numbers(large: float) -> None:
+    x = normal(3, 64)
+    x[1, 7] = large
+    graph = graph_of(lambda b, x: b.add("layer_norm", x, axis=-1), {"x": tensor(F32, B, 64)})
+    ours, eager = run_native(graph, {"x": x})[0], torch.nn.functional.layer_norm(torch.from_numpy(x), (64,)).numpy()
+    np.testing.assert_allclose(ours, eager, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("op", ["silu", "leaky_relu", "elu", "hard_sigmoid", "softplus"])

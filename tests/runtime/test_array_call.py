@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -164,3 +166,51 @@ def test_without_known_heads_the_table_answers(session: Session, monkeypatch: py
     for _ in range(3):
         np.testing.assert_array_equal(session.run(None, given)[0], want(given))
     assert not is_quick(session)
+
+
+def test_first_calls_of_many_threads_at_once() -> None:
+    """In a process of its own: the native code must not be there yet."""
+    code = """
+import sys, threading
+import numpy as np, onnx.parser
+import hotfuse
+
+sys.setswitchinterval(1e-6)
+text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Mul(x, x) }'
+sessions = [hotfuse.load(onnx.parser.parse_model(text), tier=1, wait=True) for _ in range(4)]
+start = threading.Barrier(16)
+wrong = []
+
+def work(number):
+    x = np.full(3 + number % 3, number, np.float32)
+    start.wait()
+    for _ in range(300):
+        (y,) = sessions[number % 4].run(None, {"x": x})
+        if y.shape != x.shape or not np.array_equal(y, x * x):
+            wrong.append(number)
+
+threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(wrong))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (found.returncode, found.stdout.strip()) == (0, "0"), found.stderr
+
+
+def test_a_closed_session_answers_nobody(session: Session) -> None:
+    given = feeds(4)
+    threads = [threading.Thread(target=_until_closed, args=(session, given)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    session.close()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(hotfuse.HotfuseError, match="closed"):
+        session.run(None, given)
+
+
+def _until_closed(session: Session, given: dict[str, Array]) -> None:
+    with contextlib.suppress(hotfuse.HotfuseError):
+        while True:
+            session.run(None, given)

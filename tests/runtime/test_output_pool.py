@@ -76,3 +76,15 @@ def test_the_fast_address_is_the_address() -> None:
     address = fast_address()
     for array in (np.zeros(3), np.zeros((2, 3))[:, 1:], np.arange(10)[::-1], np.zeros(0, np.int8)):
         assert address(array) == array.ctypes.data or not array.size
+
+
+def test_what_a_caller_did_to_an_array_does_not_come_back() -> None:
+    pool = OutputPool(tensor(F32, 4, 2))
+    array, address = pool()
+    array.shape = (8,)
+    array.dtype = np.dtype(np.int32)
+    array.setflags(write=False)
+    del array
+    again, same = pool()
+    assert same == address
+    assert (again.shape, again.dtype, again.flags.writeable) == ((4, 2), np.float32, True)
