@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hotfuse.codegen.body import Body, Fold, Given, Limit, Lookup, Number, Place, Read, Scan, Step, Write
 from hotfuse.codegen.body_axes import flipped, permuted
 from hotfuse.codegen.body_folds import FOLDING
+from hotfuse.codegen.body_reads import READING
+from hotfuse.codegen.body_windows import WINDOWS
 from hotfuse.codegen.scalar_body import expand, expand_op
 from hotfuse.codegen.tile import Cast, Fill, Map
 from hotfuse.errors import TileError
@@ -92,6 +94,24 @@ class BodyBuilder:
         made.steps, made._numbers = self.steps, self._numbers
         return made
 
+    def makers(self, value: str) -> list[Node]:
+        """The group's nodes that a value is made by, in order."""
+        found: dict[str, Node] = {}
+
+        def visit(name: str) -> None:
+            node = self.inside.get(name)
+            if node is not None and node.id not in found:
+                for used in node.uses:
+                    visit(used)
+                found[node.id] = node
+
+        visit(value)
+        return list(found.values())
+
+    def read_as(self, name: str, value: str, offset: Dim, strides: tuple[Dim, ...]) -> None:
+        """A step of another meaning than the value itself, read from where the value lies."""
+        self.steps.append(Read(name, self.layouts[value].root, self.type(value).dtype, offset, strides))
+
     def has(self, node: Node, place: int) -> bool:
         return place < len(node.inputs) and node.inputs[place] is not None
 
@@ -163,12 +183,12 @@ class BodyBuilder:
 
     def add(self, node: Node) -> None:
         """Compute a node; its result is held, not written."""
-        lower = FOLDING.get(node.op)
+        lower = FOLDING.get(node.op) or WINDOWS.get(node.op)
         if lower is not None:
             result, dtype = lower(self, node)
             self.held[node.id] = self.cast(result, dtype, self.type(node.id).dtype)[0]
             return
-        reader = _READING.get(node.op)
+        reader = READING.get(node.op)
         if reader is not None:
             reader(self, node)
             return
@@ -192,8 +212,11 @@ class BodyBuilder:
         axes = [a for a in range(rank) if not (dropped and a in self.folded)]
         strides: list[Dim] = [0] * rank
         step: Dim = 1
-        for place, size in zip(reversed(axes), reversed(type.shape), strict=False):
-            strides[place] = 0 if size == 1 and self.domain[place] != 1 else step
+        sizes = list(zip(reversed(axes), reversed(type.shape), strict=False))
+        row = any(size == 1 != self.domain[place] for place, size in sizes if place in self.folded)
+        for place, size in sizes:
+            once = self.domain[place] != 1 or (row and place in self.folded)  # an axis of one element is walked as any other
+            strides[place] = 0 if size == 1 and once else step
             step = step * size
         return Write(self.held[value], self.layouts[value].root, type.dtype, tuple(strides))
 
@@ -201,7 +224,7 @@ class BodyBuilder:
 def make_body(nodes: Sequence[Node], outputs: Sequence[str], builder: BodyBuilder, reverse: bool = False) -> Body:
     """The body of a group: its nodes in order, and writes of what others read. With `reverse` it is walked from the end."""
     builder.inside = {name: node for node in nodes for name in node.outputs}
-    parts = {n.id for node in nodes if node.op == "concat" for name in node.uses for n in _makers(name, builder.inside)}
+    parts = {n.id for node in nodes if node.op == "concat" for name in node.uses for n in builder.makers(name)}
     for node in nodes:
         if node.id not in builder.held and node.id not in parts:
             builder.add(node)
@@ -213,97 +236,3 @@ def make_body(nodes: Sequence[Node], outputs: Sequence[str], builder: BodyBuilde
         for axis in folded:
             body = flipped(body, axis)
     return body if order == list(range(rank)) else permuted(body, order)
-
-
-def _makers(value: str, inside: Mapping[str, Node]) -> list[Node]:
-    """The group's nodes that a value is made by, in order."""
-    found: dict[str, Node] = {}
-
-    def visit(name: str) -> None:
-        node = inside.get(name)
-        if node is not None and node.id not in found:
-            for used in node.uses:
-                visit(used)
-            found[node.id] = node
-
-    visit(value)
-    return list(found.values())
-
-
-# operators that are reads with access maps of their own
-
-
-def _concat(b: BodyBuilder, node: Node) -> None:
-    """Each input at its own points; what is computed for an input is computed there."""
-    axis = node.attrs["axis"] % len(b.type(node.id).shape or ()) + len(b.domain) - len(b.type(node.id).shape or ())
-    found = ""
-    start: Dim = 0
-    for name in node.uses:
-        shape = b.type(name).shape
-        assert shape is not None
-        size = shape[axis - len(b.domain)]
-        own = b.part_of(axis, start, size)
-        for maker in _makers(name, b.inside):
-            own.add(maker)
-        step = own.step(name)
-        found = step if not found else b.where(b.limit(axis, start, size), step, found)
-        start = start + size
-    b.held[node.id] = found
-
-
-def _gather(b: BodyBuilder, node: Node) -> None:
-    """A read that moves with an index read before it."""
-    source, places = (b.layouts[n] for n in node.uses)
-    axis = node.attrs.get("axis", 0) % len(source.shape)
-    none: tuple[Dim, ...] = (0,) * len(places.shape)
-    through = (*source.strides[:axis], *none, *source.strides[axis + 1 :])
-    index = (*(0,) * axis, *places.strides, *(0,) * (len(source.shape) - axis - 1))
-    _look_up(b, node, through, index, axis)
-
-
-def _gather_elements(b: BodyBuilder, node: Node) -> None:
-    """A read whose place along one axis is an index, which has a place of its own for every point."""
-    source, places = (b.layouts[n] for n in node.uses)
-    axis = node.attrs.get("axis", 0) % len(source.shape)
-    through = tuple(0 if a == axis else stride for a, stride in enumerate(source.strides))
-    _look_up(b, node, through, places.strides, axis)
-
-
-def _look_up(b: BodyBuilder, node: Node, through: Sequence[Dim], index: Sequence[Dim], axis: int) -> None:
-    source, places = (b.layouts[n] for n in node.uses)
-    shape = b.type(node.id).shape
-    assert shape is not None
-    strides = b.strides(Layout(places.root, 0, shape, tuple(index)))
-    lookup = Lookup(places.root, places.offset, strides, source.shape[axis], source.strides[axis])
-    b.read(node.id, source, b.strides(Layout(source.root, 0, shape, tuple(through))), lookups=(lookup,))
-
-
-def _pad(b: BodyBuilder, node: Node) -> None:
-    """A read with limits: nothing is read outside of the tensor, and there the result is the value to fill with."""
-    source, shape = b.layouts[node.inputs[0] or ""], b.type(node.id).shape
-    assert shape is not None
-    pads, axes = b.contents(node, 1), b.contents(node, 3)
-    if node.attrs.get("mode", "constant") != "constant" or pads is None or (b.has(node, 3) and axes is None):
-        raise TileError("padding with copies, or by numbers that are not known, is left to tier 0")
-    extra = len(b.domain) - len(shape)
-    offset, limits = source.offset, []
-    for number, axis in enumerate(range(len(shape)) if axes is None else [int(str(a)) % len(shape) for a in axes]):
-        offset = offset - pads[number] * source.strides[axis]
-        if (pads[number], pads[number + len(pads) // 2]) != (0, 0):
-            along = tuple(int(a == axis + extra) for a in range(len(b.domain)))
-            limits.append(Limit(-pads[number], along, source.shape[axis]))
-    strides = b.strides(Layout(source.root, 0, shape, source.strides))
-    b.read(node.id, Layout(source.root, offset, shape, source.strides), strides, limits=tuple(limits))
-    if b.has(node, 2):
-        outside = b.step(node.inputs[2] or "")
-        for limit in limits:
-            b.held[node.id] = b.where(limit, b.held[node.id], outside)
-
-
-_READING: dict[str, Callable[[BodyBuilder, Node], None]] = {
-    "concat": _concat,
-    "gather": _gather,
-    "gather_elements": _gather_elements,
-    "pad": _pad,
-}
-READING = frozenset(_READING)

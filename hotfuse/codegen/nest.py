@@ -324,7 +324,7 @@ class _Writer:
         return acc
 
     def _index(self, look: Lookup, scope: _Scope) -> str:
-        key = f"index {look.root} {look.offset} {look.strides}"
+        key = f"index {look.root} {look.offset} {look.strides} {look.limit}"  # each table counts from its own end
         if key not in scope.blocks:
             scope.blocks[key] = name = self.fresh()
             scope.written.append(Index(name, self._at(look.root, look.offset, look.strides, scope), look.limit))

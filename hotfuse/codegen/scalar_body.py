@@ -169,11 +169,18 @@ def expand_op(
     attrs = {**_defaults(op), **attrs}
     body = BODIES[op.name](attrs) if op.name in BODIES else op.scalar
     if op.name == "clip":
-        body = "x" if "y" not in names else "max(x, y)"
-        body = body if "z" not in names else f"min({body}, z)"
+        body = "x" if "y" not in names else _bounded("x", "<", "y", dtypes["x"])
+        body = body if "z" not in names else _bounded(body, ">", "z", dtypes["x"])
     if body is None:
         raise TileError(f"{op.name} has no scalar body; lower it by its loop structure")
     return expand(body, names, dtypes, attrs, fresh)
+
+
+def _bounded(value: str, beyond: str, end: str, dtype: DType) -> str:
+    """What equals a bound stays as it is, the sign of a zero included; what is bounded by NaN is NaN."""
+    if not dtype.is_float:
+        return f"where({value} {beyond} {end}, {end}, {value})"
+    return f"where(or_({value} {beyond} {end}, {end} != {end}), {end}, {value})"
 
 
 @functools.cache

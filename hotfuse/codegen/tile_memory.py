@@ -161,7 +161,7 @@ def _check_races(program: TileProgram) -> None:
         if most is not None and most < 2:
             continue
         moving = {axis.var}
-        for instruction in walk(program.body):
+        for instruction, _ in _reached(program.body, ()):
             moves = bool(moving & {s.name for s in symbols_of(dims_in(instruction))})
             if isinstance(instruction, For) and moves:
                 moving.add(instruction.var)

@@ -2,7 +2,7 @@
 
     product     panel_matmul, then elementwise nodes over its result
     attention   attention, then a view and a copy that only put its heads side by side
-    rows        elementwise nodes, gathers, pads, and norms, reductions or running folds over the same axes, all over one domain
+    rows        elementwise nodes, gathers, pads, windows, and norms, reductions or running folds over the same axes: one domain
     copy        a reshape that no strides express
     concat      inputs side by side, each copied to its place
     pack        the columns of a product's second operand, where they are no weights
@@ -29,7 +29,10 @@ _NORMS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
 _REDUCTIONS = (
     "reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all", "logsumexp",
 )  # fmt: skip
-_READS = ("gather", "gather_elements", "pad")  # whose results are read through access maps of their own
+_WINDOWS = ("max_pool", "average_pool", "lp_pool")
+# whose results are read through access maps of their own
+_READS = ("gather", "gather_elements", "gather_nd", "one_hot", "pad", *_WINDOWS)
+_PLACED = (*_READS, "concat", "trilu")  # which need to know where a point is in the whole domain
 MOST_PARTS = 4  # of a concat that is read where its inputs are
 _PLACES = ("argmax", "argmin")
 _SCANS = ("cumsum", "cumprod")
@@ -134,7 +137,7 @@ def _parts(concat: Node, clusters: dict[str, Cluster], values: Mapping[str, Valu
         cluster = clusters.get(name)
         if cluster is None or not alone(name) or cluster.domain != _shape(name, values):
             continue
-        if cluster.kind == "rows" and not cluster.folded and not any(n.op in (*_READS, "concat") for n in cluster.nodes):
+        if cluster.kind == "rows" and not cluster.folded and not any(n.op in _PLACED for n in cluster.nodes):
             found += cluster.nodes
             del clusters[name]
     return found
@@ -154,9 +157,9 @@ def _may_join(cluster: Cluster, made: Cluster, node: Node, values: Mapping[str, 
         ways = {(c.folded, c.reverse) for c in (cluster, made) if c.folded}
         return len(ways) < 2 and not _drops_axes(cluster, values)
     if cluster.kind == "product" and made.kind == "rows":
-        return not made.folded and not any(n.op in (*_READS, "concat") for n in made.nodes)
+        return not made.folded and not any(n.op in _PLACED for n in made.nodes)
     if cluster.kind == "rows" and made.kind == "product":  # the product came first into what grows now
-        return not cluster.folded and not any(n.op in (*_READS, "concat") for n in cluster.nodes)
+        return not cluster.folded and not any(n.op in _PLACED for n in cluster.nodes)
     return False
 
 
@@ -182,7 +185,9 @@ def _cluster_of(node: Node, values: Mapping[str, Value], layouts: Mapping[str, L
         return Cluster("copy", [node], shape)
     if pattern is Pattern.ELEMENTWISE and OPS[node.op].scalar is not None and node.op not in _NOT_NATIVE:
         return Cluster("rows", [node], shape)
-    if node.op in _READS:
+    if node.op in _WINDOWS:
+        return Cluster("rows", [node], (*shape, *node.attrs["kernel"]), tuple(range(len(shape), 2 * len(shape) - 2)))
+    if node.op in (*_READS, "trilu"):
         return Cluster("rows", [node], shape)
     if node.op in _NORMS:
         return _norm(node, shape)

@@ -173,10 +173,10 @@ def _sliced(node: Node, source: Layout, shape: Shape, values: Mapping[str, Value
 
 def _first(start: Dim, step: int, size: Dim) -> Dim | None:
     """The place of a slice's first element; None where that is not known before the sizes are."""
-    if step < 0:  # from the last element on, or from a place that surely exists
-        last = isinstance(start, int) and start == -1
-        last = last or _is_least(start - size + 1, 0)
-        return size - 1 if last else start if _is_least(start, 0) and _is_least(size - 1 - start, 0) else None
+    if step < 0:
+        if isinstance(start, int) and isinstance(size, int):
+            return max(slice(start, None, step).indices(size)[0], 0)
+        return size - 1 if isinstance(start, int) and (start == -1 or start > 1 << 30) else None
     if _is_least(start, 0):
         return minimum(start, size)
     return maximum(size + start, 0) if _is_least(-start, 1) else None

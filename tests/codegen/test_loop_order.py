@@ -48,6 +48,11 @@ def loads(program: TileProgram) -> set[tuple[int, int]]:
     return {it.at.shape for it in walk(program.body) if isinstance(it, Load) and it.at.buffer == "x"}
 
 
+def running(strides: tuple[Dim, Dim]) -> Body:
+    """A running total along the second axis."""
+    return Body((M, N), 1, (Read("a", "x", F32, 0, strides), Scan("s", "sum", "a", F32)), (Write("s", "y", F32, strides),))
+
+
 # vectors along the walk or along a kept axis
 
 
@@ -88,7 +93,7 @@ def test_a_broadcast_costs_nothing() -> None:
     [
         (rows((1, N), (N, 1), folded=0), 1),  # an axis of one element is no axis
         (rows((M, 1), (1, 1), folded=0, writes=(3, 1)), 0),
-        (Body((M, N), 1, (Read("a", "x", F32, 0, (N, 1)), Scan("s", "sum", "a", F32)), (Write("s", "y", F32, (N, 1)),)), 0),
+        (running((1, M)), 0),
         (
             Body(
                 (M, N), 0, (Read("a", "x", F32, 0, (0, 1), (Lookup("i", 0, (1, 0), 9, N),)),), (Write("a", "y", F32, (N, 1)),)
@@ -106,6 +111,12 @@ def test_a_broadcast_costs_nothing() -> None:
 )
 def test_axes_that_vectors_cannot_run_along(body: Body, axis: int) -> None:
     assert order_of(body).axis == axis
+
+
+def test_a_running_total_along_neighbours_goes_element_by_element() -> None:
+    order = order_of(running((N, 1)))
+    assert order.axis is None
+    assert order.reasons == ("single elements: a running total goes along the axis that has the neighbours",)
 
 
 def test_without_an_axis_for_vectors_there_are_single_elements() -> None:

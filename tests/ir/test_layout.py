@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotfuse.ir.builder import GraphBuilder, int64
-from hotfuse.ir.dim import symbol
+from hotfuse.ir.dim import minimum, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides, collapse, contiguous_strides, layouts, plain, reshaped
+from hotfuse.ir.op import OPS
 from hotfuse.ir.types import F32, tensor
 
 S = symbol("s")
@@ -53,11 +54,43 @@ def test_what_no_strides_express_has_memory_of_its_own() -> None:
     b = GraphBuilder()
     x = b.input("x", tensor(F32, 4, 6))
     copied = b.add("reshape", b.add("transpose", x, perm=(1, 0)), b.constant(int64(24)))
-    backward = b.add("slice", x, b.constant(int64(-1)), b.constant(int64(-9)), axes=(0,), steps=(-1,))
-    graph = b.build([copied, backward])
+    graph = b.build([copied])
+    assert layouts(graph, graph.values)[copied.name] == plain(copied.name, (24,))
+
+
+@pytest.mark.parametrize("start", [-1, -2, -9, 0, 2, 3, 99, 1 << 40])
+@pytest.mark.parametrize("step", [-1, -2, 2])
+def test_slices_from_anywhere_are_views(start: int, step: int) -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor(F32, 4, 6))
+    part = b.add("slice", x, b.constant(int64(start)), b.constant(int64(-99 if step < 0 else 99)), axes=(0,), steps=(step,))
+    graph = b.build([part])
+    layout, memory = layouts(graph, graph.values)[part.name], np.arange(24.0, dtype=np.float32)
+    assert layout.root == "x"
+    want = OPS["slice"].reference(
+        memory.reshape(4, 6), np.array([start]), np.array([-99 if step < 0 else 99]), axes=(0,), steps=(step,)
+    )
+    if want.size:
+        np.testing.assert_array_equal(read_through(layout, memory), want)
+
+
+def test_a_flip_is_a_view_of_any_size() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor(F32, S, 6))
+    graph = b.build([b.add("flip", b.add("transpose", x, perm=(1, 0)), axes=(0, -1))])
+    layout = layouts(graph, graph.values)[graph.outputs[0]]
+    assert layout == Layout("x", (S - 1) * 6 + 5, (6, S), (-1, -6))
+
+
+def test_where_a_slice_begins_may_follow_from_sizes() -> None:
+    b = GraphBuilder()
+    x, y = b.input("x", tensor(F32, S, 6)), b.input("y", tensor(F32, symbol("t")))
+    part = b.add("slice", x, b.add("shape_of", y), b.constant(int64(99)), axes=(1,), steps=(1,))
+    backward = b.add("slice", x, b.add("shape_of", y), b.constant(int64(-99)), axes=(1,), steps=(-1,))
+    graph = b.build([part, backward])
     found = layouts(graph, graph.values)
-    assert found[copied.name] == plain(copied.name, (24,))
-    assert found[backward.name].root == backward.name
+    assert (found[part.name].root, found[part.name].offset) == ("x", minimum(symbol("t"), 6))
+    assert found[backward.name].root == backward.name  # its first place depends on which is larger
 
 
 def test_sizes_may_be_symbols() -> None:

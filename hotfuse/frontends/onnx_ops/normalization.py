@@ -58,10 +58,9 @@ def rms_normalization(n: OnnxNode) -> Imported:
 def group_normalization(n: OnnxNode) -> Imported:
     x, scale, bias, groups = n.input(0), n.input(1), n.input(2), n.required("num_groups")
     if n.version < 21:  # one scale and bias for each group, not each channel
-        shape = n.type(0).shape
-        if shape is None:
+        if n.type(0).shape is None:
             return Decline("scales of groups need an input of known rank")
-        each = n.builder.dims((groups, shape[1] // groups))
+        each = n.add("floor_div", n.add("shape_of", x, start=1, end=2), n.builder.dims((groups,)))
         scale, bias = (_repeated(n, v, each) for v in (scale, bias))
     return n.add("group_norm", x, scale, bias, groups=groups, epsilon=n.attr("epsilon", 1e-5))
 

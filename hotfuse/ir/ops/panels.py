@@ -61,7 +61,10 @@ def unpack(panels: Array, k: int, n: int, panel: int, last: int) -> Array:
     batch, whole = panels.shape[:-1], n // panel
     split = whole * panel * k
     front = np.moveaxis(panels[..., :split].reshape(*batch, whole, k, panel), -3, -2).reshape(*batch, k, whole * panel)
-    rest = panels[..., split:].reshape(*batch, k, -1)[..., : n - whole * panel] if n > whole * panel else front[..., :0]
+    if n == whole * panel:
+        return front
+    width = packed_columns(n, panel, last) - whole * panel
+    rest = panels[..., split:].reshape(*batch, k, width)[..., : n - whole * panel]  # type: ignore[arg-type]
     return np.concatenate((front, rest), axis=-1)
 
 
@@ -118,7 +121,7 @@ def _samples() -> list[Sample]:
 def _matmul_samples() -> list[Sample]:
     rng = np.random.default_rng(0)
     made = []
-    for a, b, last in (((3, 5), (5, 10), 2), ((2, 3, 5), (5, 8), 4), ((2, 1, 3, 5), (4, 5, 9), 4)):
+    for a, b, last in (((3, 5), (5, 10), 2), ((2, 3, 5), (5, 8), 4), ((2, 1, 3, 5), (4, 5, 9), 4), ((3, 0), (0, 9), 1)):
         x, y = (rng.standard_normal(s).astype(np.float32) for s in (a, b))
         made.append(Sample((x, pack(y, panel=4, last=last)), {"columns": (b[-1],), "panel": 4, "last": last}))
     return made
