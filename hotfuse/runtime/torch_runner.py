@@ -9,6 +9,7 @@ calls that were answered before, by form, bounded.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes.hoist import hoist
 from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.shared_values import value_keys
 from hotfuse.runtime.torch_call import as_input, run_program
 from hotfuse.runtime.torch_engine import TORCH
 from hotfuse.runtime.weights import PreparedWeights
@@ -53,7 +55,8 @@ class Runner:
         self.prepared: PreparedWeights | None = None
         if self.hoisted.prepare is not None:
             prepare = Executor(trivial_plan(self.hoisted.prepare), TORCH, config)
-            self.prepared = PreparedWeights(lambda tensors: prepare.run(list(tensors)), config.audit_every)
+            keys = functools.partial(value_keys, self.hoisted.prepare)
+            self.prepared = PreparedWeights(lambda tensors: prepare.run(list(tensors)), config.audit_every, keys)
         self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
 
     def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:

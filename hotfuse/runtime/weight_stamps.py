@@ -33,7 +33,9 @@ class Stamps:
         self._tensors = list(tensors)
         self._pointers = list(map(torch.Tensor.data_ptr, tensors))
         self._versions = versions(tensors)
-        self._chunks = [chunk for tensor in tensors for chunk in chunks(tensor)]
+        each = [list(chunks(tensor)) for tensor in tensors]
+        self._counts = list(map(len, each))
+        self._chunks = [chunk for several in each for chunk in several]
         self._sums = []
         for chunk in self._chunks:
             self._sums.append(checksum(chunk))
@@ -72,6 +74,16 @@ class Stamps:
             return "an optimizer changed a weight"
         self._epoch = epoch
         return ""
+
+    def marks(self) -> list[Hashable]:
+        """For each tensor what tells it and its contents from all others: where it lies, its form, its checksums."""
+        found: list[Hashable] = []
+        start = 0
+        for tensor, count in zip(self._tensors, self._counts, strict=True):
+            form = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype), str(tensor.device))
+            found.append((form, tuple(self._sums[start : start + count])))
+            start += count
+        return found
 
     def has_contents_of(self, other: Stamps) -> bool:
         return not self.trace(other._tensors) and self._sums == other._sums

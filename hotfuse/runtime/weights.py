@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from hotfuse.ir.types import TensorType
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried, hurry
 from hotfuse.runtime.patience import Patience
+from hotfuse.runtime.shared_values import share
 from hotfuse.runtime.weight_stamps import STEPPED, Stamps, mark
 
 _SHAPE = operator.attrgetter("shape")
@@ -37,6 +38,7 @@ _DEVICE = operator.attrgetter("device")
 _GRADIENT = operator.attrgetter("requires_grad")
 
 Prepare = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+Keys = Callable[[Sequence[Hashable]], Sequence[bytes | None]]  # of prepared values, from the marks of their sources
 
 
 class LiveWeights:
@@ -142,8 +144,9 @@ class PreparedWeights:
     """Values computed from weights. State: the values there are, the thread that makes new ones, and what it needs to know.
     The lock guards this state for a moment; it is held during a preparation only by those who wait for one anyway."""
 
-    def __init__(self, prepare: Prepare, audit_every: int) -> None:
+    def __init__(self, prepare: Prepare, audit_every: int, keys: Keys | None = None) -> None:
         self._prepare = prepare
+        self._keys = keys
         self._audit_every = audit_every
         self._lock = make_lock()
         self._made: _Made | None = None
@@ -227,7 +230,8 @@ class PreparedWeights:
         if before is not None and stamps.has_contents_of(before.stamps):
             return _Made(stamps, before.values)
         with torch.no_grad():
-            return _Made(stamps, list(self._prepare(sources)))
+            values = list(self._prepare(sources))
+        return _Made(stamps, values if self._keys is None else share(values, self._keys(stamps.marks())))
 
     def settled(self, timeout_s: float | None) -> bool:
         """Wait until no thread prepares values; False if that takes longer than `timeout_s`."""
