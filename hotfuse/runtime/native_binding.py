@@ -24,6 +24,7 @@ from hotfuse.ir.dim import Dim, evaluate, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout, layouts
 from hotfuse.ir.metadata import describe
+from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
 from hotfuse.passes.dead_code import has_effect
@@ -36,6 +37,8 @@ from hotfuse.runtime.segment import Arrays, Part, Segment
 from hotfuse.runtime.threads import team_size
 
 ALONE = 2_000_000  # flops of a segment that one thread has done before a second one is awake
+BESIDE = 200_000_000  # the same beside operators with threads of their own, which a team that still spins would hold up
+_OWN_THREADS = (Pattern.CONTRACTION, Pattern.WINDOW, Pattern.OPAQUE)  # operators of tier 0 that wake another library's threads
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class NativeBinder:
         for group in make_chains(groups, graph, graph.values, places, self.spec.l2_bytes):
             self._add(group, places, known)
         self.items = _ordered(graph, self.groups)
+        left = [item for item in self.items if isinstance(item, Node)]
+        self._has_rival = not arrays.shares_threads and any(OPS[node.op].pattern in _OWN_THREADS for node in left)
 
     def _add(self, group: Fused, places: Mapping[str, Layout], known: set[str]) -> None:
         """Make a group's kernels. A chain that cannot be made is made link by link."""
@@ -140,7 +145,7 @@ class NativeBinder:
             for name, type in types.items():
                 _same_sizes(name, graph.values[name].type, type, sizes)
             work = sum(int(evaluate(describe(graph, node).cost.flops, sizes)) for n in natives for node in n.group.nodes)
-            team = threads if work > ALONE else 1
+            team = threads if work > (BESIDE if self._has_rival else ALONE) else 1
             made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 

@@ -23,6 +23,7 @@ class NumpyEngine:
 
     name = "numpy"
     plans_memory = True
+    shares_threads = False  # numpy's products run on threads of their own library
 
     def constant(self, constant: Constant, anywhere: bool = False) -> Any:
         return constant.glance() if anywhere else constant.numpy()

@@ -31,8 +31,10 @@ HANDS = 64  # times that a thread is handed tasks of a step, if these are many
 
 
 class Arrays(Protocol):
-    """What a segment needs of an engine's arrays."""
+    """What a segment needs of an engine's arrays. `shares_threads`: its operators run on the team of generated code."""
 
+    @property
+    def shares_threads(self) -> bool: ...
     def address(self, value: Any) -> int: ...
     def contiguous(self, value: Any) -> Any: ...
     def results(self, type: TensorType) -> Callable[[], tuple[Any, int]]:

@@ -33,6 +33,7 @@ class TorchEngine:
 
     name = "torch"
     plans_memory = False
+    shares_threads = True  # torch's operators and generated code run on the same team
 
     def constant(self, constant: Constant, anywhere: bool = False) -> Any:
         return to_torch(constant.numpy())

@@ -14,9 +14,15 @@ import pytest
 import torch
 
 import hotfuse
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.ir.types import F32, tensor
 from hotfuse.numerics import close_to_exact
+from hotfuse.runtime import native_binding
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.native_binding import BESIDE, NativeBinder
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.segment import tasks_at_once
+from hotfuse.runtime.segment import Segment, tasks_at_once
 
 OPTIONS: dict[str, Any] = {"tier": 1, "wait": True, "capture": "blocking"}
 
@@ -237,3 +243,26 @@ def test_numbers_between_operators_are_arrays_to_kernels() -> None:
 
 def test_many_tasks_are_handed_out_several_at_a_time() -> None:
     assert [tasks_at_once(tasks, 2) for tasks in (0, 1, 100, 128, 8192)] == [1, 1, 1, 1, 64]
+
+
+@pytest.mark.parametrize(("with_conv", "beside", "threads"), [(False, BESIDE, 2), (True, BESIDE, 1), (True, 1000, 2)])
+def test_no_team_beside_operators_with_threads_of_their_own(
+    with_conv: bool, beside: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy's products wake their own library's threads, and a team that still spins would hold them up."""
+    monkeypatch.setattr(native_binding, "BESIDE", beside)
+    b = GraphBuilder()
+    x = b.input("x", tensor(F32, 1, 3, 64, 3000))
+    made = b.add("relu", b.add("exp", x))
+    if with_conv:
+        window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+        made = b.add("relu", b.add("conv", made, b.input("w", tensor(F32, 3, 3, 3, 3)), **window))
+    graph = b.build([made])
+    config = hotfuse.Config(threads=2)
+    binder = NativeBinder(graph, NUMPY, config)
+    executor = Executor(trivial_plan(graph), NUMPY, config, binder=binder)
+    given = [np.zeros([int(str(d)) for d in graph.values[n].type.shape], np.float32) for n in graph.inputs]  # type: ignore[union-attr]
+    executor.run(given)
+    (bound,) = executor._bound.values()
+    teams = {s.function._sizes.threads for s in bound.steps if isinstance(s.function, Segment)}
+    assert teams == {threads}
