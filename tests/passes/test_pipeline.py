@@ -164,7 +164,7 @@ def seconds(graph: Graph) -> float:
 def test_time_grows_with_the_graph_and_no_faster() -> None:
     small, large = blocks(2_000), blocks(20_000)
     once = min(seconds(small) for _ in range(3))
-    assert seconds(large) < 10 * once * 2.5
+    assert min(seconds(large) for _ in range(2)) < 10 * once * 2.5  # the collector may come by
 
 
 def test_long_chains_are_no_trouble() -> None:

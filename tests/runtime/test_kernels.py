@@ -30,7 +30,7 @@ def test_other_sizes_and_equal_models_compile_nothing() -> None:
     run(first, 3)
     before = compiled_so_far()
     assert before.kernels > 0
-    assert 0 < before.cpu_s < 60
+    assert before.cpu_s > 0
     for rows in (1, 4, 100):
         run(first, rows)
     second = session(0.125)
