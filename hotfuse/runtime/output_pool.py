@@ -21,7 +21,7 @@ from hotfuse.locks import make_lock
 from hotfuse.runtime.memory import aligned_block
 
 KEPT = 3  # arrays of one result
-LARGEST = 1 << 28  # bytes of an array that is kept
+KEPT_BYTES = 1 << 30  # of them together; one is kept in any case, for its page faults take longer than most kernels
 
 
 class OutputPool:
@@ -47,7 +47,7 @@ class OutputPool:
                 if getrefcount(entry[1]) == self._unused:
                     return entry[0][...], entry[2]
             entry = self._make()
-            if len(self._kept) < KEPT and self._bytes <= LARGEST:
+            if not self._kept or (len(self._kept) < KEPT and (len(self._kept) + 1) * self._bytes <= KEPT_BYTES):
                 self._kept.append(entry)
             return entry[0][...], entry[2]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 import torch
 
 from hotfuse.ir.types import F32, tensor
+from hotfuse.runtime import output_pool
 from hotfuse.runtime.output_pool import KEPT, OutputPool, fast_address
 
 
@@ -88,3 +90,12 @@ def test_what_a_caller_did_to_an_array_does_not_come_back() -> None:
     again, same = pool()
     assert same == address
     assert (again.shape, again.dtype, again.flags.writeable) == ((4, 2), np.float32, True)
+
+
+def test_of_large_arrays_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_pool, "KEPT_BYTES", 500)
+    pool = OutputPool(tensor(F32, 100))
+    held = [pool() for _ in range(3)]
+    assert len(pool._kept) == 1
+    del held
+    assert pool()[1] == pool._kept[0][2]
