@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotfuse.codegen.loop_limits import is_at_least, slope
-from hotfuse.codegen.schedule import find_loop
 from hotfuse.codegen.tile import Access, Buffer, For, Index, Instruction, Load, Prefetch, Store, TileProgram, sizes_of, walk
+from hotfuse.codegen.tile_loops import find_loop
 from hotfuse.codegen.tile_names import defined, renamed
 from hotfuse.codegen.tile_text import show
 from hotfuse.errors import TileError

@@ -23,8 +23,11 @@ from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.chain import Inside, keep_inside
 from hotfuse.codegen.loop_order import ProductOrder, order_product
 from hotfuse.codegen.nest import Info, make_nest
-from hotfuse.codegen.schedule import coarsen, has_loop, in_parts, inline, interchange, peel, prefetch, prune, reorder
+from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, peel, reorder
+from hotfuse.codegen.schedule_memory import prefetch
+from hotfuse.codegen.schedule_values import prune
 from hotfuse.codegen.tile import Access, TileProgram
+from hotfuse.codegen.tile_loops import has_loop
 from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec

@@ -14,8 +14,11 @@ from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.chain import Inside, keep_inside
 from hotfuse.codegen.loop_order import RowOrder, order_rows
 from hotfuse.codegen.nest import Info, Nest, make_nest
-from hotfuse.codegen.schedule import coarsen, has_loop, hoist, inline, peel, prune, share, stream
+from hotfuse.codegen.schedule import coarsen, hoist, inline, peel
+from hotfuse.codegen.schedule_memory import stream
+from hotfuse.codegen.schedule_values import prune, share
 from hotfuse.codegen.tile import TileProgram
+from hotfuse.codegen.tile_loops import has_loop
 from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec

@@ -6,7 +6,7 @@ formula. What makes it fast is a list of rewrites, applied one after the other:
     program = coarsen(program, "i", 64)           # 64 rows a task
     program = peel(program, "i", 8, "i.rest")     # whole tiles of 8 rows, and the rest
     program = widen(program, "i", 8, axis=0)      # (in `widen`) a tile is one block of 8 rows
-    program = prefetch(program, "k", ahead)       # the next panel comes nearer meanwhile
+    program = prefetch(program, "k", ahead)       # (in `schedule_memory`) what comes next comes nearer meanwhile
 
 Each function says what it makes of what, and what it requires; where that does not hold, or cannot be proved, it raises
 TileError and the program stays as it was. Programs are values: nothing is changed in place.
@@ -14,14 +14,12 @@ TileError and the program stays as it was. Programs are values: nothing is chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hotfuse.codegen.loop_limits import is_at_least, is_multiple
 from hotfuse.codegen.tile import (
-    Access,
     Axis,
-    Buffer,
     Carry,
     Dot,
     Fill,
@@ -36,8 +34,9 @@ from hotfuse.codegen.tile import (
     uses,
     walk,
 )
+from hotfuse.codegen.tile_loops import find_loop, put, replaced
 from hotfuse.codegen.tile_names import defined, names_of, renamed, substituted, unused, with_loops
-from hotfuse.codegen.tile_text import dims_in, show
+from hotfuse.codegen.tile_text import dims_in
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, ceildiv, lower_bound, maximum, minimum, symbol, symbols_of, upper_bound
 
@@ -88,7 +87,7 @@ def parallelize(program: TileProgram, var: str) -> TileProgram:
     if program.body != (loop,):
         raise TileError(f"the loop over {var} is not the whole body")
     _require_free(loop)
-    count = ceildiv(_length(program, loop), loop.step)
+    count = ceildiv(length_of(program, loop), loop.step)
     inner = {a.var for a in program.grid} & {s.name for s in symbols_of((count,))}
     if inner:
         raise TileError(f"the length of the loop over {var} depends on {', '.join(sorted(inner))}")
@@ -149,7 +148,7 @@ def peel(program: TileProgram, var: str, by: int, rest: str) -> TileProgram:
     if is_multiple(length, by):
         return program
     _require_new(program, rest)
-    whole_runs = _length(program, loop) // by * by
+    whole_runs = length_of(program, loop) // by * by
     middle = loop.start + whole_runs
     taken = names_of(program)
     inner = unused((it.var for it in walk(loop.body) if isinstance(it, For)), ".r", taken)
@@ -190,7 +189,7 @@ def inline(program: TileProgram, var: str) -> TileProgram:
     firsts = {c.name: c.init for c in loop.carry}
     body = renamed(substituted(loop.body, {var: loop.start}), firsts)
     after = {c.name: firsts.get(c.next, c.next) for c in loop.carry}
-    moved = replace(program, body=_replaced(program.body, loop, body))
+    moved = replace(program, body=replaced(program.body, loop, body))
     return replace(moved, body=renamed(moved.body, after))
 
 
@@ -251,180 +250,7 @@ def in_parts(program: TileProgram, var: str, by: int) -> TileProgram:
     return put(program, loop, (For(f"{var}.p", loop.start, loop.stop, by, (part, *adds_up), around),))
 
 
-# memory
-
-
-def prefetch(program: TileProgram, var: str, at: Access, level: int = 2) -> TileProgram:
-    """Each turn of a loop brings memory nearer that will be needed later.
-
-    before    for k in K { body }     after    for k in K { prefetch at     body }
-    requires  the buffer is there; nothing else: a prefetch changes no result, and may name memory that is not there
-    """
-    if at.buffer not in {b.name for b in program.buffers}:
-        raise TileError(f"there is no buffer {at.buffer}")
-    loop = find_loop(program, var)
-    return put(program, loop, (replace(loop, body=(Prefetch(at, level), *loop.body)),))
-
-
-def stream(program: TileProgram, buffer: str) -> TileProgram:
-    """Stores to an output go past the caches: it is so large that nothing of it would be there when it is read.
-
-    before    store x to y[...]     after    store x to y[...] stream
-    requires  `buffer` is an output that the program does not read
-    """
-    if buffer not in {b.name for b in program.arguments if b.kind == "output"}:
-        raise TileError(f"{buffer} is no output")
-    if any(isinstance(it, Load | Index) and it.at.buffer == buffer for it in walk(program.body)):
-        raise TileError(f"the program reads {buffer}, which it would then fetch from far away")
-
-    def marked(it: Instruction) -> Instruction:
-        return replace(it, stream=True) if isinstance(it, Store) and it.at.buffer == buffer else it
-
-    return replace(program, body=_mapped(program.body, marked))
-
-
-def stage(program: TileProgram, var: str, buffer: str, scratch: str, size: Dim) -> TileProgram:
-    """What every turn of a loop reads of a buffer is packed once, in the order in which it is read.
-
-    before    for i in I { for k in K { x = load b[f(k)] ... } }
-    after     for k.c in K { y = load b[f(k.c)]     store y to s[k.c] }     for i in I { for k in K { x = load s[k] ... } }
-    requires  the loop surely has a turn; one load of the buffer in it, that does not depend on i, in loops whose limits are
-              known before them; no store to the buffer; and `size` elements of a new scratch that surely hold it all
-    """
-    loop = find_loop(program, var)
-    inner, load = _path_to_load(loop, buffer)
-    if scratch in {b.name for b in program.buffers}:
-        raise TileError(f"there is a buffer {scratch} already")
-    if not is_at_least(loop.stop - loop.start, 1, program.grid):
-        raise TileError(f"the loop over {var} may have no turn, and then nothing of {buffer} may be read")
-    if any(isinstance(it, Store) and it.at.buffer == buffer for it in walk(program.body)):
-        raise TileError(f"{buffer} is written too")
-    parts: tuple[Instruction, ...] = (load, *inner)
-    known = {s.name for s in symbols_of(d for x in parts for d in dims_in(x))}
-    moving = {
-        var,
-        *(it.var for it in walk(loop.body) if isinstance(it, For)),
-        *(it.name for it in walk(loop.body) if isinstance(it, Index)),
-    }
-    if known & (moving - {x.var for x in inner}):
-        raise TileError(f"what is read of {buffer} is not the same in every turn of the loop over {var}")
-    uneven = {x.var for x in inner} & {s.name for s in symbols_of(d for x in inner for d in dims_in(x))}
-    if uneven:
-        raise TileError(f"how often {buffer} is read depends on {', '.join(sorted(uneven))}")
-    rows, cols = load.at.shape
-    place: Dim = 0
-    needed: Dim = rows * cols
-    for x in inner:
-        turns = ceildiv(_length(program, x), x.step)
-        place, needed = place * turns + (symbol(x.var) - x.start) // x.step, needed * turns
-    if not is_at_least(size - needed, 0, program.grid):
-        raise TileError(f"{size} elements of scratch may be too few for {needed} of {buffer}")
-    packed = Access(scratch, place * (rows * cols), cols, 1, (rows, cols))
-    fresh = unused([load.name, *(x.var for x in inner)], ".c", names_of(program))
-    copies = {x.var: symbol(fresh[x.var]) for x in inner}
-    name = fresh[load.name]
-    copy: tuple[Instruction, ...] = substituted((Load(name, load.at, load.fill), Store(packed, name)), copies)
-    for x in reversed(inner):
-        limits = substituted((replace(x, body=()),), copies)[0]
-        assert isinstance(limits, For)
-        copy = (replace(limits, var=fresh[x.var], body=copy, carry=(), unroll=1, free=False),)
-    dtype = next(b.dtype for b in program.buffers if b.name == buffer)
-    changed = _replaced((loop,), load, (Load(load.name, packed),))
-    made = replace(program, buffers=(*program.buffers, Buffer(scratch, dtype, size, "scratch")))
-    made = replace(made, body=_replaced(program.body, loop, (*copy, *changed)))
-    new = {s.name for s in symbols_of((size,))} - set(program.sizes)
-    return replace(made, sizes=(*program.sizes, *sorted(new)))
-
-
-def _path_to_load(loop: For, buffer: str) -> tuple[list[For], Load]:
-    """The one load of a buffer in a loop, and the loops between them."""
-    found: list[tuple[list[For], Load]] = []
-
-    def visit(body: Iterable[Instruction], path: list[For]) -> None:
-        for it in body:
-            if isinstance(it, For):
-                visit(it.body, [*path, it])
-            elif isinstance(it, Load) and it.at.buffer == buffer:
-                found.append((path, it))
-
-    visit(loop.body, [])
-    if len(found) != 1:
-        raise TileError(f"the loop over {loop.var} loads {buffer} in {len(found)} places; one is needed")
-    return found[0]
-
-
-# equal work
-
-
-def share(program: TileProgram) -> TileProgram:
-    """What two instructions of one body compute alike is computed once.
-
-    before    a = load x[0]     b = load x[0]     c = map add a b     after    a = load x[0]     c = map add a a
-    requires  nothing: a load is shared only if no store to its buffer can lie in between
-    """
-    stored = {it.at.buffer for it in walk(program.body) if isinstance(it, Store)}
-
-    def shared(body: tuple[Instruction, ...], known: Mapping[str, str]) -> tuple[tuple[Instruction, ...], dict[str, str]]:
-        """The body, and what its instructions are called that are gone."""
-        seen, same, kept = dict(known), dict[str, str](), list[Instruction]()
-        places: dict[str, Dim] = {}
-        for it in body:
-            (now,) = renamed(substituted((it,), places) if places else (it,), same) if same else (it,)
-            if isinstance(now, For):
-                inner, gone = shared(now.body, seen)
-                carry = tuple(Carry(c.name, c.init, gone.get(c.next, c.next)) for c in now.carry)
-                kept.append(replace(now, body=inner, carry=carry))
-            elif isinstance(now, Store | Prefetch) or (isinstance(now, Load | Index) and now.at.buffer in stored):
-                kept.append(now)
-            else:
-                key = show(replace(now, name="_"))  # as text: 0.0 and -0.0 are equal, and not the same
-                if key in seen:
-                    same[now.name] = seen[key]
-                    if isinstance(now, Index):
-                        places[now.name] = symbol(seen[key])
-                    continue
-                seen[key] = now.name
-                kept.append(now)
-        return tuple(kept), same
-
-    return replace(program, body=shared(program.body, {})[0])
-
-
-def prune(program: TileProgram) -> TileProgram:
-    """What nobody reads is not computed.
-
-    before    a = fill f32 1x1 0     b = load x[0]     store b to y[0]     after    b = load x[0]     store b to y[0]
-    requires  nothing; an index stays, for it may report a failure
-    """
-
-    def pruned(body: tuple[Instruction, ...], wanted: set[str]) -> tuple[Instruction, ...]:
-        kept: list[Instruction] = []
-        for it in reversed(body):
-            if isinstance(it, For):
-                inner = wanted | {c.next for c in it.carry}
-                it = replace(it, body=pruned(it.body, inner))
-                wanted |= {c.init for c in it.carry} | {n for x in walk(it.body) for n in uses(x)}
-            elif not isinstance(it, Store | Prefetch | Index) and it.name not in wanted:
-                continue
-            kept.append(it)
-            wanted |= set(uses(it))
-        return tuple(reversed(kept))
-
-    return replace(program, body=pruned(program.body, set()))
-
-
-# loops and names of a program
-
-
-def find_loop(program: TileProgram, var: str) -> For:
-    found = [it for it in walk(program.body) if isinstance(it, For) and it.var == var]
-    if len(found) != 1:
-        raise TileError(f"{len(found)} loops run over {var}; a rewrite needs one")
-    return found[0]
-
-
-def has_loop(program: TileProgram, var: str) -> bool:
-    return any(isinstance(it, For) and it.var == var for it in walk(program.body))
+# what rewrites require
 
 
 def _axis(program: TileProgram, var: str) -> Axis:
@@ -451,7 +277,7 @@ def require_unseen(loop: For, c: Carry) -> None:
         raise TileError(f"{c.name}, which the loop over {loop.var} carries, is used before the loop ends")
 
 
-def _length(program: TileProgram, loop: For) -> Dim:
+def length_of(program: TileProgram, loop: For) -> Dim:
     """stop - start, or 0 where the stop is below the start."""
     length = loop.stop - loop.start
     return length if is_at_least(length, 0, program.grid) else maximum(length, 0)
@@ -461,26 +287,3 @@ def _require_free(*loops: For) -> None:
     for loop in loops:
         if not loop.free:
             raise TileError(f"the turns of the loop over {loop.var} may depend on each other")
-
-
-def put(program: TileProgram, loop: For, made: tuple[Instruction, ...]) -> TileProgram:
-    """The program with other instructions in the place of a loop."""
-    return replace(program, body=_replaced(program.body, loop, made))
-
-
-def _replaced(body: tuple[Instruction, ...], old: Instruction, made: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-    found: list[Instruction] = []
-    for it in body:
-        if it is old:
-            found += made
-        elif isinstance(it, For):
-            inner = _replaced(it.body, old, made)
-            found.append(it if inner is it.body else replace(it, body=inner))
-        else:
-            found.append(it)
-    unchanged = len(found) == len(body) and all(a is b for a, b in zip(found, body, strict=True))
-    return body if unchanged else tuple(found)
-
-
-def _mapped(body: tuple[Instruction, ...], change: Callable[[Instruction], Instruction]) -> tuple[Instruction, ...]:
-    return tuple(replace(it, body=_mapped(it.body, change)) if isinstance(it, For) else change(it) for it in body)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from hotfuse.codegen.loop_limits import is_at_least, is_multiple, slope
 from hotfuse.codegen.scalar_ops import FOLDS, neutral
-from hotfuse.codegen.schedule import find_loop, put, require_unseen
+from hotfuse.codegen.schedule import require_unseen
 from hotfuse.codegen.tile import (
     Access,
     Block,
@@ -43,6 +43,7 @@ from hotfuse.codegen.tile import (
     uses,
     walk,
 )
+from hotfuse.codegen.tile_loops import find_loop, put
 from hotfuse.codegen.tile_names import names_of, renamed, unused
 from hotfuse.codegen.tile_text import dims_in, show
 from hotfuse.codegen.tile_types import BlockType, types

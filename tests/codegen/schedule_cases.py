@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from hotfuse.codegen.schedule import (
-    coarsen,
-    hoist,
-    in_parts,
-    inline,
-    interchange,
-    parallelize,
-    peel,
-    prefetch,
-    prune,
-    reorder,
-    share,
-    split,
-    stage,
-    stream,
-    unroll,
-)
+from hotfuse.codegen.schedule import coarsen, hoist, in_parts, inline, interchange, parallelize, peel, reorder, split, unroll
+from hotfuse.codegen.schedule_memory import prefetch, stage, stream
+from hotfuse.codegen.schedule_values import prune, share
 from hotfuse.codegen.tile import Access
 from hotfuse.ir.dim import ceildiv, symbol
 from tests.codegen.rewriting import Case

@@ -10,23 +10,9 @@ from dataclasses import dataclass
 
 from hotfuse.codegen.body import Body, Fold, Product, Read, Scan, Step, Write
 from hotfuse.codegen.nest import Info, make_nest
-from hotfuse.codegen.schedule import (
-    coarsen,
-    hoist,
-    in_parts,
-    inline,
-    interchange,
-    parallelize,
-    peel,
-    prefetch,
-    prune,
-    reorder,
-    share,
-    split,
-    stage,
-    stream,
-    unroll,
-)  # fmt: skip
+from hotfuse.codegen.schedule import coarsen, hoist, in_parts, inline, interchange, parallelize, peel, reorder, split, unroll
+from hotfuse.codegen.schedule_memory import prefetch, stage, stream
+from hotfuse.codegen.schedule_values import prune, share
 from hotfuse.codegen.tile import Access, For, Load, Map, TileProgram, walk
 from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hotfuse.codegen.schedule import (
-    coarsen,
-    in_parts,
-    inline,
-    interchange,
-    parallelize,
-    peel,
-    prefetch,
-    reorder,
-    split,
-    stage,
-    stream,
-    unroll,
-)
+from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, parallelize, peel, reorder, split, unroll
+from hotfuse.codegen.schedule_memory import prefetch, stage, stream
 from hotfuse.codegen.tile import Access
 from hotfuse.codegen.tile_check import check
 from hotfuse.codegen.tile_reader import parse_program
