@@ -36,7 +36,8 @@ _PLACED = (*_READS, "concat", "trilu")  # which need to know where a point is in
 MOST_PARTS = 4  # of a concat that is read where its inputs are
 _PLACES = ("argmax", "argmin")
 _SCANS = ("cumsum", "cumprod")
-_NOT_NATIVE = ("lgamma", "digamma")
+# eager's ndtr loses digits where 1 + erf cancels, and nobody else's code loses the same ones
+_NOT_NATIVE = ("lgamma", "digamma", "ndtr")
 
 
 @dataclass

@@ -56,6 +56,17 @@ SILU: dict[str, Body] = {
 }
 
 
+NDTR: dict[str, Body] = {
+    "half of the sum": lambda s, x: s.mul(erf_part(s, x), s(0.5)),
+    "divided by two": lambda s, x: s.div(erf_part(s, x), s(2)),
+}
+
+
+@pytest.mark.parametrize("name", NDTR)
+def test_ndtr(name: str) -> None:
+    assert ops(keeps_values(NDTR[name], *X)) == {"ndtr": 1}
+
+
 @pytest.mark.parametrize("name", GELU)
 def test_gelu(name: str) -> None:
     graph = keeps_values(GELU[name], *X)

@@ -41,6 +41,12 @@ def gelu(x: Array, *, approximate: str = "none") -> Any:
     return scipy.special.erfc(x * x.dtype.type(-0.7071067811865476)) * (x * half)
 
 
+def ndtr(x: Array) -> Any:
+    import scipy.special
+
+    return scipy.special.ndtr(x)
+
+
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Any:
     return np.where(x >= 0, x, x * x.dtype.type(alpha))
 
@@ -78,6 +84,10 @@ unary("relu", relu, "max(x, 0)", infer=infer_same, onnx=("Relu",))
 unary(
     "gelu", widened(gelu), "0.5 * x * (1 + erf(x * 0.7071067811865476))", 22, attrs={"approximate": "none"},
     doc="approximate = tanh takes the tanh form",
+)  # fmt: skip
+unary(
+    "ndtr", widened(ndtr), "0.5 * (1 + erf(x * 0.7071067811865476))", 22, torch=("aten.special_ndtr.default",),
+    domain=(0.0, 4.0), doc="the share of a normal distribution below x; the sum cancels where x < 0",
 )  # fmt: skip
 unary("leaky_relu", widened(leaky_relu), "where(x >= 0, x, alpha * x)", 2, attrs={"alpha": 0.1})
 unary(

@@ -23,6 +23,7 @@ DIRECT: dict[str, Function] = {
     )},
     "silu": F.silu,
     "mish": F.mish,
+    "ndtr": torch.special.ndtr,
     "floor_div": torch.floor_divide,
     "mod": torch.remainder,
     "shift_left": torch.bitwise_left_shift,
