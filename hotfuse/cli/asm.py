@@ -30,10 +30,9 @@ from hotfuse.codegen.tile_text import print_program
 from hotfuse.config import Config
 from hotfuse.entry import load_model
 from hotfuse.errors import InputError, ParseError, TileError
+from hotfuse.hardware.spec import host_spec
 from hotfuse.numerics import Verdict, close_to_exact, same_bits
-from hotfuse.runtime.native import prepared_graph
-from hotfuse.runtime.native_binding import NativeBinder
-from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.build import make_build, skeleton
 
 MOST_BYTES = 1 << 30  # of all buffers together; the interpreter is for small sizes
 ROW = 64  # flat outputs are judged in pieces of this many elements, so that a wrong tail does not hide in a mean
@@ -81,9 +80,8 @@ def dump(file: str, folder: str | None, isa: str) -> None:
 def programs_of(path: str, isa: str) -> list[TileProgram]:
     """The different programs that a model's groups become when it is served."""
     config = Config(isa=isa)
-    graph = prepared_graph(load_model(path, Config(tier=0), {}).graph, config)
-    binder = NativeBinder(graph, NUMPY, config)
-    return list(dict.fromkeys(part.recipe.program for native in binder.groups for part in native.parts))
+    graph = load_model(path, Config(tier=0), {}).graph
+    return list(make_build(skeleton(graph), host_spec(isa), config, lambda program: None).programs)
 
 
 @command.command("run")

@@ -104,7 +104,10 @@ def _spec_rows(spec: Spec | None) -> list[tuple[str, str]]:
     vectors = f"{spec.vector_registers} vectors of {spec.vector_bytes} bytes"
     cores = f"{spec.physical_cores} physical cores{', each shared by several logical ones' if spec.smt else ''}"
     return [
-        ("code is generated for", f"{spec.isa} on {spec.cpu}: {vectors}{', AMX tiles' if spec.amx else ''}"),
+        (
+            "code is generated for",
+            f"{spec.isa} on {spec.processor or 'this processor'}: {vectors}{', AMX tiles' if spec.amx else ''}",
+        ),
         ("threads of a kernel", f"{spec.threads} ({cores})"),
     ]
 

@@ -11,22 +11,24 @@ speed, for the k loop as it is and written out four times:
 Reassociation was tried and loses the addresses that instructions can compute by themselves (75 GFLOP/s). Four fifths of what is
 left is instruction selection and register allocation. Vectorisers never run: vectors are the emitter's decision.
 
-State: LLVM is initialised at the first use; one target machine per processor and feature string is kept. `LLVM` guards it all.
+State: LLVM is initialised at the first use; one target machine for each set of forbidden instructions is kept.
+`LLVM` guards it all.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
-from hotfuse.codegen.object_file import read_symbols
+from hotfuse.codegen.object_file import read_symbols, refuse_undefined
 from hotfuse.errors import CodegenError
 from hotfuse.hardware.spec import Spec
 from hotfuse.locks import IMPORTS, make_awaited_lock
 
 # Every use of llvmlite here holds it: contexts and target machines are not for two threads, and no fork may come in between.
 LLVM = make_awaited_lock()
-_TARGETS: dict[tuple[str, str], Any] = {}
+_TARGETS: dict[tuple[str, ...], Any] = {}
 
 
 @functools.cache
@@ -41,11 +43,26 @@ def load_llvm() -> Any:
 
 def target_machine(spec: Spec) -> Any:
     """The caller holds `LLVM`. Code and data of an object lie together, so that addresses fit 32 bits ("small")."""
-    llvm, key = load_llvm(), (spec.cpu, spec.features)
-    if key not in _TARGETS:
+    llvm = load_llvm()
+    if spec.forbidden not in _TARGETS:
+        features, cpu = feature_text(_host_features(llvm), spec.forbidden), llvm.get_host_cpu_name()
         target = llvm.Target.from_default_triple()
-        _TARGETS[key] = target.create_target_machine(spec.cpu, spec.features, opt=2, reloc="pic", codemodel="small")
-    return _TARGETS[key]
+        _TARGETS[spec.forbidden] = target.create_target_machine(cpu, features, opt=2, reloc="pic", codemodel="small")
+    return _TARGETS[spec.forbidden]
+
+
+def _host_features(llvm: Any) -> dict[str, bool]:
+    try:
+        return dict(llvm.get_host_cpu_features())
+    except RuntimeError:  # LLVM cannot ask this kind of processor: its name says enough
+        return {}
+
+
+def feature_text(features: Mapping[str, bool], forbidden: tuple[str, ...]) -> str:
+    """What code may use, and then what it must not: a feature brings along what it needs (sm3 needs avx), and only what is
+    forbidden after it takes that away again."""
+    have = sorted(name for name, there in features.items() if there and not name.startswith(forbidden))
+    return ",".join([*(f"+{name}" for name in have), *(f"-{name}" for name in sorted(set(features) - set(have)))])
 
 
 def compile_ir(ir_text: str, spec: Spec) -> bytes:
@@ -64,14 +81,6 @@ def compile_ir(ir_text: str, spec: Spec) -> bytes:
             context.close()
     refuse_undefined(read_symbols(data).undefined)
     return data
-
-
-def refuse_undefined(names: tuple[str, ...]) -> None:
-    """Generated code calls nothing outside of itself: LLVM writes a call where the processor lacks an instruction."""
-    if names:
-        raise CodegenError(
-            f"the object needs {', '.join(names)} from outside of itself; compile it without what {names[0]} stands for"
-        )
 
 
 def _parse(llvm: Any, ir_text: str, context: Any) -> Any:

@@ -1,12 +1,12 @@
 """A fused group becomes a tile program, written over names of its own.
 
 Values are a0, a1, ... and sizes n0, n1, ... in the order the group names them, so that equal layers of a model give equal
-programs, which are compiled once. The recipe says which of the graph's values and sizes they stand for.
+programs, which are written and compiled once. The recipe says which of the graph's values and sizes they stand for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hotfuse.codegen.body import Body, Write
@@ -46,10 +46,19 @@ class Recipe:
         return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "input")
 
 
+Known = dict[Hashable, tuple[TileProgram, ...]]  # the programs of groups that were lowered, by what those look like
+
+
 def lower(
-    graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], group: Fused, spec: Spec
+    graph: Graph,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    group: Fused,
+    spec: Spec,
+    known: Known | None = None,
 ) -> tuple[Recipe, ...]:
-    """The recipes of a group, which may run side by side, or TileError saying why it has none."""
+    """The recipes of a group, which may run side by side, or TileError saying why it has none. A group like one in `known`, of
+    the same spec, is not lowered again."""
     inside = {name for node in group.nodes for name in node.outputs}
     names = list(dict.fromkeys(n for node in group.nodes for n in (*node.uses, *node.outputs)))
     outputs = [
@@ -58,8 +67,13 @@ def lower(
     ]  # fmt: skip
     renamed = _Renamed(values, layouts, names, outputs)
     roots = {short: root for root, short in renamed.roots.items()}
-    made = _PROGRAMS[group.kind](renamed, group, outputs, spec)
-    programs = made if isinstance(made, tuple) else (made,)
+    looks = None if known is None else renamed.looks(group, outputs)
+    programs = None if known is None else known.get(looks)
+    if programs is None:
+        made = _PROGRAMS[group.kind](renamed, group, outputs, spec)
+        programs = made if isinstance(made, tuple) else (made,)
+        if known is not None:
+            known[looks] = programs
     sizes = {short: name for name, short in renamed.symbols.items()}
     return tuple(
         Recipe(
@@ -119,6 +133,20 @@ class _Renamed:
         type = self._types[root]
         return type.dtype, numel(type.shape or ())
 
+    def looks(self, group: Fused, outputs: Sequence[str]) -> Hashable:
+        """All that the programs of a group depend on, under names that equal groups share; sizes that attributes name, too."""
+        number = {name: place for place, name in enumerate(self.values)}
+        domains = [group.domain, *(link.domain for link in group.links)]
+        return (
+            _form(group, number),
+            tuple(self._all(domain) for domain in domains),
+            tuple((value.type, value.contents) for value in self.values.values()),
+            tuple(self.layouts.values()),
+            tuple(self._types.items()),
+            tuple(number[name] for name in outputs),
+            tuple(self.symbols.items()),
+        )
+
     def layout(self, name: str | None) -> Layout:
         if name is None:
             raise TileError("an operand is missing")
@@ -128,6 +156,20 @@ class _Renamed:
         type = self.values[name].type
         assert isinstance(type, TensorType)
         return type
+
+
+def _form(group: Fused, number: Mapping[str, int]) -> Hashable:
+    """A group without its names and sizes."""
+    nodes = tuple(
+        (
+            node.op,
+            tuple(sorted((name, repr(value)) for name, value in node.attrs.items())),
+            tuple(None if name is None else number[name] for name in node.inputs),
+            tuple(number[name] for name in node.outputs),
+        )
+        for node in group.nodes
+    )
+    return group.kind, nodes, group.folded, group.reverse, tuple(_form(link, number) for link in group.links)
 
 
 def _rows(

@@ -96,7 +96,7 @@ def lower_attention(
     writer = _Attention(node, given, size, value_size, tiling_for(spec, value_size, given.dtype))
     body = writer.task()
     batch, heads, queries, _ = given.q.shape
-    grid = (Axis("o0", batch), Axis("o1", heads), Axis("i", ceildiv(queries, CHUNK)))
+    grid = (Axis("o0", batch), Axis("o1", heads), Axis("i", ceildiv(queries, CHUNK), shared=True))
     roots = dict.fromkeys(x.root for x in (given.q, given.k, given.v, given.mask) if x is not None)
     scratch = (Buffer(n, writer.dtype, count, "scratch") for n, count in writer.scratch.items())
     buffers = (*(Buffer(r, *info(r)) for r in roots), Buffer(given.out.root, *info(given.out.root), "output"), *scratch)

@@ -9,8 +9,9 @@ The plain program has a task for each row, panel and column of the panel, and a 
 
 b is packed: panel by panel, and in a panel row after row, so that the inner loop reads it from front to back. The last panel is
 as narrow as vectors allow, and a program of its own. Long sums are made of parts, for their accuracy. What is read of b is
-fetched into the second-level cache some steps before. Rows that do not fill a tile go through lower tiles, down to one row, so
-that thin products have their own schedule.
+fetched into the second-level cache: some steps before, and long before, a little of the next panel with every step of this one,
+so that the first tile of a panel does not wait for memory. Rows that do not fill a tile go through lower tiles, down to one
+row, so that thin products have their own schedule.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.chain import Inside, keep_inside
 from hotfuse.codegen.loop_order import ProductOrder, order_product
 from hotfuse.codegen.nest import Info, make_nest
-from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, peel, reorder
+from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, partition, peel, reorder
 from hotfuse.codegen.schedule_memory import prefetch
 from hotfuse.codegen.schedule_values import prune
 from hotfuse.codegen.tile import Access, TileProgram
@@ -31,7 +32,7 @@ from hotfuse.codegen.tile_loops import has_loop
 from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError
 from hotfuse.hardware.spec import Spec
-from hotfuse.ir.dim import Dim, symbol
+from hotfuse.ir.dim import Dim, floordiv, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import F32, F64, DType
@@ -140,8 +141,12 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | 
         program = coarsen(program, rows, order.chunk)
     program = _tiles(program, rows, order)
     program = _fetch_ahead(program, product, [*outer, rows, panels], width)
+    if inside is None:
+        program = _fetch_next_panel(program, product, [*outer, rows, panels], width, order)
     grid = {a.var for a in program.grid}
     program = reorder(program, [v for v in (*outer, *_in_order(order, panels, f"{rows}.t")) if v in grid])
+    if inside is None and f"{rows}.t" in grid:
+        program = partition(program, f"{rows}.t")
     return replace(prune(program), notes=(order.reason,))
 
 
@@ -171,3 +176,20 @@ def _fetch_ahead(program: TileProgram, product: Product, variables: Sequence[str
     for variable, stride in zip(variables, product.b.strides, strict=False):
         ahead = ahead + symbol(variable) * stride
     return prefetch(program, "k", Access(product.b.root, ahead, 0, 1, (1, width)))
+
+
+def _fetch_next_panel(
+    program: TileProgram, product: Product, variables: Sequence[str], width: int, order: ProductOrder
+) -> TileProgram:
+    """Over all tiles of a chunk the tall ones fetch the panel after this one, which this thread mostly takes next; after the
+    last panel that is what follows in memory, where the next product's weights are (`runtime/shelf`)."""
+    if not has_loop(program, "k") or not isinstance(product.length, int):
+        return program
+    rows, chunks = variables[-2], f"{variables[-2]}.t"
+    begin = symbol(chunks) * order.chunk if chunks in {a.var for a in program.grid} else 0
+    turn = floordiv(symbol(rows) - begin, order.rows)
+    each = -(-width * order.rows // order.chunk)  # elements with each step of k
+    place = product.b.offset + product.b.strides[len(variables) - 1] + (turn * product.length + symbol("k")) * each
+    for variable, stride in zip(variables, product.b.strides, strict=False):
+        place = place + symbol(variable) * stride
+    return prefetch(program, "k", Access(product.b.root, place, 0, 1, (1, 1)))

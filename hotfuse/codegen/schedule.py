@@ -60,7 +60,7 @@ def coarsen(program: TileProgram, var: str, by: Dim) -> TileProgram:
     _require_new(program, tile)
     first = symbol(tile) * by
     last = first + by if axis.count % by == 0 else minimum(axis.count, first + by)
-    grid = tuple(Axis(tile, ceildiv(axis.count, by)) if a is axis else a for a in program.grid)
+    grid = tuple(Axis(tile, ceildiv(axis.count, by), axis.shared) if a is axis else a for a in program.grid)
     return replace(program, grid=grid, body=(For(var, first, last, 1, program.body, free=True),))
 
 
@@ -95,6 +95,19 @@ def parallelize(program: TileProgram, var: str) -> TileProgram:
     _require_new(program, tile)
     body = substituted(loop.body, {var: loop.start + symbol(tile) * loop.step})
     return replace(program, grid=(*program.grid, Axis(tile, count)), body=body)
+
+
+def partition(program: TileProgram, var: str) -> TileProgram:
+    """Threads share the tasks along one axis of the grid: each has a part of it, and goes through the others with that.
+
+    before    grid i c     after    grid i c shared
+    requires  i is an axis of the grid, and no other axis is shared
+    """
+    if var not in {a.var for a in program.grid}:
+        raise TileError(f"{var} is no axis of the grid")
+    if any(a.shared for a in program.grid):
+        raise TileError("another axis of the grid is shared already")
+    return replace(program, grid=tuple(replace(a, shared=True) if a.var == var else a for a in program.grid))
 
 
 # loops

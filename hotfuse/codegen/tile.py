@@ -187,10 +187,12 @@ Instruction: TypeAlias = Load | Store | Prefetch | Fill | Iota | Map | Cast | Do
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of the grid: `var` takes 0 .. count - 1."""
+    """One axis of the grid: `var` takes 0 .. count - 1. Each thread has a part of an axis that is `shared` for its own, as long
+    as there is work in it: of several programs, tasks with the same place along it meet in the same cache."""
 
     var: str
     count: Dim
+    shared: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def _check_head(program: TileProgram) -> None:
         if buffer.dtype not in BLOCK_DTYPES:
             raise TileError(f"buffer {buffer.name} holds {buffer.dtype}, which no block can hold")
         _check_symbols((buffer.size,), sizes, f"the size of buffer {buffer.name}")
+    if sum(axis.shared for axis in program.grid) > 1:
+        raise TileError("two axes of the grid are shared among threads")
     for axis in program.grid:
         _check_symbols((axis.count,), sizes, f"the count of grid axis {axis.var}")
 

@@ -22,8 +22,10 @@ def file_name(program: TileProgram) -> str:
 
 def edited(program: TileProgram, folder: str) -> TileProgram:
     """What the folder has in place of a program; the program itself if it has nothing."""
+    if not folder:
+        return program
     path = Path(folder) / file_name(program)
-    if not folder or not path.is_file():
+    if not path.is_file():
         return program
     try:
         found = parse_program(path.read_text())

@@ -243,7 +243,7 @@ class _Reader:
         word = NAME.match(line.text)
         kind = word.group() if word else ""
         place = line.place = len(kind)
-        if kind not in ("size", "where", "input", "output", "scratch", "grid", "note") or line.accept("="):
+        if kind not in ("size", "where", "input", "output", "scratch", "grid", "shared", "note") or line.accept("="):
             line.place = 0
             self.next -= 1
             return False
@@ -255,8 +255,8 @@ class _Reader:
             name = line.name("the name of a size")
             line.expect(">=")
             self.minimums[name] = line.integer()
-        elif kind == "grid":
-            grid.append(Axis(line.name("a grid variable"), line.dim("")))
+        elif kind in ("grid", "shared"):
+            grid.append(Axis(line.name("a grid variable"), line.dim(""), kind == "shared"))
         elif kind == "note":
             notes.append(line.string())
         else:

@@ -6,7 +6,7 @@ program scaled_rows {
   input x f32[m*n]                                   a buffer and its number of elements
   output y f32[m*n]
   scratch row f32[n]
-  grid i (m + 7)//8                                  i takes 0 .. (m + 7)//8 - 1
+  grid i (m + 7)//8                                  i takes 0 .. (m + 7)//8 - 1; "shared i ..." if threads share it
   note "eight rows a task"
   # an access is BUFFER[offset; rows, cols] ROWSxCOLS; the bound [s; r, c] < n holds where 0 <= s + r*i + c*j < n
   a = load x[8*i*n; n, 1] 8x16 if ([8*i; 1, 0] < m, [0; 0, 1] < n) fill -inf
@@ -128,7 +128,7 @@ def _program_lines(program: TileProgram) -> Iterator[str]:
     for buffer in program.buffers:
         yield f"  {buffer.kind} {buffer.name} {buffer.dtype}[{buffer.size}]"
     for axis in program.grid:
-        yield f"  grid {axis.var} {axis.count}"
+        yield f"  {'shared' if axis.shared else 'grid'} {axis.var} {axis.count}"
     for note in program.notes:
         yield f"  note {json.dumps(note)}"
     yield from _body_lines(program.body, "  ")

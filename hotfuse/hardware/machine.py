@@ -6,6 +6,7 @@ imports nothing of hotfuse, so that defaults of `Config` can come from it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -32,6 +33,7 @@ class Machine:
     memory_limit_bytes: int | None = None  # of the control group
     affinity: tuple[int, ...] = ()  # the numbers of the usable cores
     physical_cores: int | None = None  # among the usable ones; logical ones of one core count once
+    flags: str = ""  # a digest of everything that the processor says it can do
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
@@ -51,6 +53,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
         _memory_limit(root),
         affinity,
         _physical_cores(root, affinity),
+        hashlib.sha256(" ".join(sorted(flags)).encode()).hexdigest()[:16],
     )
 
 

@@ -1,6 +1,6 @@
 """What code generation needs to know of the machine: instructions, registers, caches, cores.
 
-    Machine (what Linux tells) + what LLVM calls this processor + the instruction set asked for  ->  Spec
+    Machine (what Linux tells) + the instruction set asked for  ->  Spec
 
 An instruction set narrower than the machine's is the machine without the wider instructions: tuning stays the processor's own,
 so that what is measured under `isa="avx2"` is what an AVX2 machine of this make would run.
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotfuse.errors import ConfigError
 from hotfuse.hardware.machine import Machine, read_machine
-from hotfuse.locks import IMPORTS
 
 KIB = 1 << 10
 
@@ -42,11 +40,13 @@ _CACHES = {"L1": 32 * KIB, "L2": 256 * KIB, "L3": 2048 * KIB}
 
 @dataclass(frozen=True)
 class Spec:
-    """`isa` is avx512, avx2, sse, or "other" where the processor is no x86-64; LLVM compiles for `cpu` and `features`."""
+    """`isa` is avx512, avx2, sse, or "other" where the processor is no x86-64. `forbidden` is how the names of instructions
+    begin that the processor has and code must not use."""
 
     isa: str
-    cpu: str
-    features: str
+    processor: str
+    flags: str  # a digest of all that the processor says it can do
+    forbidden: tuple[str, ...]
     extensions: tuple[str, ...]  # instruction sets, as Linux names them, that code may use
     vector_bytes: int
     vector_registers: int
@@ -76,28 +76,28 @@ class Spec:
     @property
     def key(self) -> str:
         """A short text that is another one where code would be: instructions, tuning, caches. Cores are no part of it."""
-        facts = (self.features, self.extensions, self.l1_bytes, self.l2_bytes, self.l3_bytes)
-        return f"{self.isa}-{self.cpu}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
+        facts = (self.processor, self.flags, self.forbidden, self.extensions, self.l1_bytes, self.l2_bytes, self.l3_bytes)
+        return f"{self.isa}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
 
-def make_spec(machine: Machine, cpu: str, features: Mapping[str, bool], isa: str = "native") -> Spec:
-    """The spec of a machine whose processor LLVM calls `cpu`, with `features`; `isa` is as in `Config`."""
+def make_spec(machine: Machine, isa: str = "native") -> Spec:
+    """The spec of a machine; `isa` is as in `Config`."""
     x86 = "x86_64" in machine.system or "AMD64" in machine.system
     offered = [name for name, level in _LEVELS.items() if x86 and set(level.needs) <= set(machine.instruction_sets)]
     if isa != "native" and isa not in offered:
         known = " and ".join(offered) or "none of those that can be asked for"
         raise ConfigError(
-            f"isa={isa!r}: this processor ({machine.cpu or cpu}) has {known}; unset HOTFUSE_ISA or choose another"
+            f"isa={isa!r}: this processor ({machine.cpu or machine.system}) has {known}; unset HOTFUSE_ISA or choose another"
         )
     chosen = isa if isa != "native" else offered[0] if x86 else "other"
     level = _LEVELS.get(chosen, _Level((), 16, 32, ()))
     wider = level.wider if chosen == isa else ()  # all that a machine has is "native"
-    have, lack = _split(features, wider)
     caches = {**_CACHES, **machine.caches}
     return Spec(
         chosen,
-        cpu,
-        ",".join([*(f"+{name}" for name in have), *(f"-{name}" for name in lack)]),
+        machine.cpu,
+        machine.flags,
+        wider,
         tuple(name for name in machine.instruction_sets if not name.startswith(wider)),
         level.vector_bytes,
         level.vector_registers,
@@ -111,20 +111,7 @@ def make_spec(machine: Machine, cpu: str, features: Mapping[str, bool], isa: str
     )
 
 
-def _split(features: Mapping[str, bool], wider: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Features that code may use and those that it must not, which come last: a feature brings along what it needs (sm3 needs
-    avx), and only what is forbidden after it takes that away again."""
-    have = sorted(name for name, there in features.items() if there and not name.startswith(wider))
-    return have, sorted(set(features) - set(have))
-
-
 @functools.cache
 def host_spec(isa: str = "native") -> Spec:
     """The spec of this machine. Affinity and limits are those of the first call."""
-    with IMPORTS:
-        from llvmlite import binding as llvm
-    try:
-        features = dict(llvm.get_host_cpu_features())
-    except RuntimeError:  # LLVM cannot ask this kind of processor: its name says enough
-        features = {}
-    return make_spec(read_machine(), llvm.get_host_cpu_name(), features, isa)
+    return make_spec(read_machine(), isa)

@@ -27,17 +27,21 @@ PAGE = 4096
 _LINE = 64
 _WORD = 8
 _STEPS = 3 * _LINE  # where a job's steps begin, after its own words
+_STEP_WORDS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`function` and `table` are addresses that the caller keeps valid. `barrier`: later steps read what this one wrote."""
+    """`function` and `table` are addresses that the caller keeps valid. `barrier`: later steps read what this one wrote.
+    Each thread has a share of every `every` tasks (0: of all of them), cut at multiples of `unit`, for its own."""
 
     function: int
     table: int
     tasks: int
     chunk: int = 1
     barrier: bool = True
+    every: int = 0
+    unit: int = 1
 
 
 class Job:
@@ -49,10 +53,11 @@ class Job:
         if threads < 1 or scratch_bytes < 0:
             raise VerifyError(f"a job for {threads} threads with {scratch_bytes} bytes of scratch cannot run")
         for number, step in enumerate(steps):
-            if not step.function or step.tasks < 0 or step.chunk < 1:
+            whole = step.every == 0 or (step.every > 0 and step.tasks % step.every == 0)
+            if not step.function or step.tasks < 0 or step.chunk < 1 or not whole or not _divides(step):
                 raise VerifyError(f"step {number} cannot run: {step}")
-        counters = _rounded(_STEPS + 5 * _WORD * len(steps), _LINE)
-        scratch = _rounded(counters + _LINE * len(steps), PAGE)
+        counters = _rounded(_STEPS + _STEP_WORDS * _WORD * len(steps), _LINE)
+        scratch = _rounded(counters + _LINE * (1 + threads) * len(steps), PAGE)
         self.threads = threads
         self.scratch_stride = _rounded(scratch_bytes, PAGE)
         self._memory = aligned_block(scratch + threads * self.scratch_stride, PAGE)
@@ -66,10 +71,16 @@ class Job:
             self.scratch_stride,
             self.address + counters,
         )
+        words[6] = threads
         for number, step in enumerate(steps):
-            start = _STEPS // _WORD + 5 * number
+            start = _STEPS // _WORD + _STEP_WORDS * number
             chunk = min(step.chunk, max(step.tasks, 1))  # so that no counter can overflow
-            words[start : start + 5] = (step.function, step.table, step.tasks, chunk, step.barrier)
+            every = step.every or max(step.tasks, 1)
+            words[start : start + _STEP_WORDS] = (step.function, step.table, step.tasks, chunk, step.barrier, every, step.unit)
+
+
+def _divides(step: Step) -> bool:
+    return step.unit > 0 and (step.every or step.tasks) % step.unit == 0
 
 
 def _rounded(size: int, unit: int) -> int:

@@ -1,24 +1,27 @@
 """The native driver, as LLVM IR.
 
-    step = {function, table, tasks, chunk, barrier}                                    8-byte words
-    job  = {steps, count, scratch, stride, counters, modes}, {progress}, {left}        three cache lines
+    step = {function, table, tasks, chunk, barrier, every, unit}                       8-byte words
+    job  = {steps, count, scratch, stride, counters, modes, lanes}, {progress}, {left} three cache lines
     void run(ptr job, i64 threads)
 
-Every thread walks over all steps. In a step it takes `chunk` tasks at a time from the step's counter and calls
+Every thread walks over all steps. In a step it takes `chunk` tasks at a time and calls
 
     function(table, scratch + thread * stride, begin, end)
 
-until none are left; cores of a shared machine are never equally fast. A step of one chunk always runs on thread 0, so two of
-them in a row need no barrier between them. One thread alone runs each step as one call, in order.
+until none are left. Tasks lie in lanes, one for each thread: of every `every` tasks a lane has a share, cut at multiples of
+`unit`. A thread begins with its own lane and goes on with the others' when that is empty: it mostly reads what it wrote itself,
+which the caches of another core would take long to hand over, and cores of a shared machine are never equally fast. A step of
+one chunk always runs on thread 0, so two of them in a row need no barrier between them. One thread alone runs each step as one
+call, in order.
 
 At a barrier threads do not meet: each waits until all tasks of the steps before it are done, whoever did them. A thread that
 has no core just then (the machine is shared, the pool was asleep) holds nobody up unless it is amid a task; when it comes it
 goes on where thread 0 is (`progress`). Who waits spins for a moment and then gives the core away. libgomp's own barrier, at the
 end, spins for milliseconds, maybe on the very core that the other thread needs: thread 0 enters it last (`left`).
 
-Counters are a cache line for each step: tasks taken, tasks done. They are 0 between runs: the caller's thread clears them when
-all others have left. Flags of floating point (flush to zero, rounding) are the caller's on every thread, or results would
-depend on who took which task.
+Counters are cache lines, for each step one of tasks done and one for each lane of takes from it. They are 0 between runs: the
+caller's thread clears them when all others have left. Flags of floating point (flush to zero, rounding) are the caller's on
+every thread, or results would depend on who took which task.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from __future__ import annotations
 import platform
 
 _IR = """
-%step = type { ptr, ptr, i64, i64, i64 }
-%job = type { ptr, i64, ptr, i64, ptr, i64, [2 x i64], i64, [7 x i64], i64 }
+%step = type { ptr, ptr, i64, i64, i64, i64, i64 }
+%job = type { ptr, i64, ptr, i64, ptr, i64, i64, i64, i64, [7 x i64], i64 }
 
 ; GOMP_parallel, omp_get_thread_num, omp_get_num_threads, sched_yield: written after linking
 @outside = global [4 x ptr] zeroinitializer
@@ -47,16 +50,20 @@ together:
   %parallel = load ptr, ptr @outside
   %wanted = trunc i64 %threads to i32
   call void %parallel(ptr @work, ptr %job, i32 %wanted, i32 0)
-  %progress = getelementptr %job, ptr %job, i64 0, i32 7
+  %progress = getelementptr %job, ptr %job, i64 0, i32 8
   store i64 0, ptr %progress
-  %left = getelementptr %job, ptr %job, i64 0, i32 9
+  %left = getelementptr %job, ptr %job, i64 0, i32 10
   store i64 0, ptr %left
+  %lanes.at = getelementptr %job, ptr %job, i64 0, i32 6
+  %lanes = load i64, ptr %lanes.at
+  %lines = add i64 %lanes, 1
+  %all.lines = mul i64 %lines, %count
   %counters.at = getelementptr %job, ptr %job, i64 0, i32 4
   %counters = load ptr, ptr %counters.at
   br label %clear
 clear:
   %c = phi i64 [ 0, %together ], [ %c.next, %clear.one ]
-  %c.more = icmp slt i64 %c, %count
+  %c.more = icmp slt i64 %c, %all.lines
   br i1 %c.more, label %clear.one, label %end
 clear.one:
   %line = getelementptr [8 x i64], ptr %counters, i64 %c
@@ -109,7 +116,10 @@ entry:
   %place = zext i32 %thread to i64
   %offset = mul i64 %place, %stride
   %scratch = getelementptr i8, ptr %all.scratch, i64 %offset
-  %progress = getelementptr %job, ptr %job, i64 0, i32 7
+  %lanes.at = getelementptr %job, ptr %job, i64 0, i32 6
+  %lanes = load i64, ptr %lanes.at
+  %lines = add i64 %lanes, 1
+  %progress = getelementptr %job, ptr %job, i64 0, i32 8
   %start = load atomic i64, ptr %progress acquire, align 8
   br label %steps.next
 
@@ -128,10 +138,10 @@ begin.step:
   %tasks = load i64, ptr %tasks.at
   %chunk.at = getelementptr %step, ptr %step, i64 0, i32 3
   %chunk = load i64, ptr %chunk.at
-  %taken = getelementptr [8 x i64], ptr %counters, i64 %i
-  %done = getelementptr i64, ptr %taken, i64 1
+  %line = mul i64 %i, %lines
+  %done = getelementptr [8 x i64], ptr %counters, i64 %line
   %one = icmp sle i64 %tasks, %chunk
-  br i1 %one, label %one.chunk, label %take
+  br i1 %one, label %one.chunk, label %many
 
 one.chunk:
   %any = icmp sgt i64 %tasks, 0
@@ -142,24 +152,71 @@ alone:
   store atomic i64 %tasks, ptr %done release, align 8
   br label %behind.all
 
+many:
+  %every.at = getelementptr %step, ptr %step, i64 0, i32 5
+  %every = load i64, ptr %every.at
+  %unit.at = getelementptr %step, ptr %step, i64 0, i32 6
+  %unit = load i64, ptr %unit.at
+  %rounds = udiv i64 %tasks, %every
+  %share = udiv i64 %every, %unit
+  %own.lane = urem i64 %place, %lanes
+  br label %lane.next
+
+lane.next:
+  %turn = phi i64 [ 0, %many ], [ %turn.next, %lane.empty ]
+  %did.before = phi i64 [ 0, %many ], [ %did.after, %lane.empty ]
+  %lane.more = icmp slt i64 %turn, %lanes
+  br i1 %lane.more, label %lane.begin, label %taken.none
+lane.begin:
+  %turn.next = add i64 %turn, 1
+  %lane.sum = add i64 %own.lane, %turn
+  %lane.wraps = icmp sge i64 %lane.sum, %lanes
+  %lane.less = sub i64 %lane.sum, %lanes
+  %lane = select i1 %lane.wraps, i64 %lane.less, i64 %lane.sum
+  %low.of = mul i64 %share, %lane
+  %low.place = udiv i64 %low.of, %lanes
+  %low = mul i64 %low.place, %unit
+  %high.of = add i64 %low.of, %share
+  %high.place = udiv i64 %high.of, %lanes
+  %high = mul i64 %high.place, %unit
+  %length = sub i64 %high, %low
+  %length.up = add i64 %length, %chunk
+  %length.less = sub i64 %length.up, 1
+  %takes = udiv i64 %length.less, %chunk
+  %taken.line = add i64 %lane, 1
+  %taken = getelementptr [8 x i64], ptr %done, i64 %taken.line
+  %lane.some = icmp sgt i64 %takes, 0
+  br i1 %lane.some, label %take, label %lane.empty
+lane.empty:
+  %did.after = phi i64 [ %did.before, %lane.begin ], [ %did, %take ]
+  br label %lane.next
+
 take:
-  %did = phi i64 [ 0, %begin.step ], [ %did.next, %taken.some ]
-  %begin = atomicrmw add ptr %taken, i64 %chunk monotonic
-  %some = icmp slt i64 %begin, %tasks
-  br i1 %some, label %taken.some, label %taken.none
+  %did = phi i64 [ %did.before, %lane.begin ], [ %did.next, %taken.some ]
+  %number.taken = atomicrmw add ptr %taken, i64 1 monotonic
+  %round = udiv i64 %number.taken, %takes
+  %some = icmp slt i64 %round, %rounds
+  br i1 %some, label %taken.some, label %lane.empty
 taken.some:
+  %round.first = mul i64 %round, %takes
+  %in.round = sub i64 %number.taken, %round.first
+  %base = mul i64 %round, %every
+  %low.here = add i64 %base, %low
+  %high.here = add i64 %base, %high
+  %before.it = mul i64 %in.round, %chunk
+  %begin = add i64 %low.here, %before.it
   %full = add i64 %begin, %chunk
-  %over = icmp sgt i64 %full, %tasks
-  %stop = select i1 %over, i64 %tasks, i64 %full
+  %over = icmp sgt i64 %full, %high.here
+  %stop = select i1 %over, i64 %high.here, i64 %full
   call void %function(ptr %table, ptr %scratch, i64 %begin, i64 %stop)
   %size = sub i64 %stop, %begin
   %did.next = add i64 %did, %size
   br label %take
 taken.none:
-  %did.some = icmp sgt i64 %did, 0
+  %did.some = icmp sgt i64 %did.before, 0
   br i1 %did.some, label %report, label %behind.all
 report:
-  %before = atomicrmw add ptr %done, i64 %did release
+  %before = atomicrmw add ptr %done, i64 %did.before release
   br label %behind.all
 
 behind.all:
@@ -177,8 +234,8 @@ await:
   %w.step = getelementptr %step, ptr %steps, i64 %w
   %w.tasks.at = getelementptr %step, ptr %w.step, i64 0, i32 2
   %w.tasks = load i64, ptr %w.tasks.at
-  %w.line = getelementptr [8 x i64], ptr %counters, i64 %w
-  %w.done = getelementptr i64, ptr %w.line, i64 1
+  %w.line = mul i64 %w, %lines
+  %w.done = getelementptr [8 x i64], ptr %counters, i64 %w.line
   call void @wait_until(ptr %w.done, i64 %w.tasks)
   br label %awaited
 awaited:
@@ -195,7 +252,7 @@ passed:
 
 end:
   call void @load_modes(ptr %own)
-  %left = getelementptr %job, ptr %job, i64 0, i32 9
+  %left = getelementptr %job, ptr %job, i64 0, i32 10
   br i1 %first, label %await.others, label %leave
 await.others:
   %team.at = getelementptr ptr, ptr @outside, i64 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotfuse.codegen.link import Code
@@ -46,6 +47,11 @@ _COMPILED = Compiled()
 def compiled_so_far() -> Compiled:
     """What this process has spent on kernels."""
     return _COMPILED
+
+
+def link_kernels(programs: Sequence[TileProgram], objects: Sequence[bytes]) -> dict[TileProgram, Kernel]:
+    """Kernels of programs whose code is at hand."""
+    return {program: Kernel(program, data) for program, data in zip(programs, objects, strict=True)}
 
 
 def kernel_of(program: TileProgram, spec: Spec) -> Kernel:

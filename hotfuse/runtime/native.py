@@ -1,32 +1,53 @@
-"""Tier 1: an executor whose groups run as native code, or the reason why there is none."""
+"""Tier 1: an executor whose units run as native code, built now and here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from hotfuse.codegen.native_form import native_graph
+from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
-from hotfuse.passes.dead_code import remove_dead
-from hotfuse.passes.fold import fold_constants
+from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.build import Build, attached, build_hoisted, make_build, skeleton
 from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.kernels import Kernel, kernel_of
 from hotfuse.runtime.native_binding import NativeBinder
 
 
-def prepared_graph(graph: Graph, config: Config) -> Graph:
-    """The graph in the form that native code is made from, what follows from constants computed."""
-    return remove_dead(fold_constants(native_graph(graph, host_spec(config.isa))))
+class Workshop:
+    """Makes kernels here and holds them. State: those that it made."""
+
+    def __init__(self, config: Config) -> None:
+        self.spec = host_spec(config.isa)
+        self.kernels: dict[TileProgram, Kernel] = {}
+
+    def __call__(self, program: TileProgram) -> None:
+        self.kernels[program] = kernel_of(program, self.spec)
 
 
 def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:
     """An executor of the highest tier that `config` has made before the first answer."""
-    if config.native:
-        return native_executor(prepared_graph(graph, config), engine, config)
-    return Executor(trivial_plan(graph), engine, config)
+    return native_executor(graph, engine, config) if config.native else Executor(trivial_plan(graph), engine, config)
 
 
 def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
-    """An executor of a graph that `prepared_graph` made. Compiles now."""
-    return Executor(trivial_plan(graph), engine, config, binder=NativeBinder(graph, engine, config))
+    """An executor of a graph whose constants never change: what follows from them is computed once. Compiles now."""
+    shop = Workshop(config)
+    build = make_build(skeleton(graph), shop.spec, config, shop)
+    return build_executor(attached(build.hoisted, graph.constants), build, shop.kernels, engine, config)
+
+
+def main_executor(hoisted: Hoisted, engine: Any, config: Config) -> Executor:
+    """An executor of the main graph of a native form that was split already. Compiles now."""
+    shop = Workshop(config)
+    build = build_hoisted(hoisted, shop.spec, config, shop)
+    return build_executor(build.main, build, shop.kernels, engine, config)
+
+
+def build_executor(graph: Graph, build: Build, kernels: Mapping[TileProgram, Kernel], engine: Any, config: Config) -> Executor:
+    """An executor of a build's main graph, constants attached."""
+    binder = NativeBinder(graph, build.units, kernels, engine, config, build.reasons)
+    return Executor(trivial_plan(graph), engine, config, binder=binder)

@@ -1,28 +1,21 @@
-"""Tier 1: a graph whose fused groups run as native code, bound to exact shapes.
+"""Tier 1: a build bound to exact shapes. Its units run as native code, in segments of kernels that follow each other; tier 0's
+functions compute what is left.
 
-    graph --native form--> layouts --rules--> groups --lower--> recipes --compile--> kernels         once, for all shapes
-    shapes --> segments of kernels that follow each other, and tier 0's functions for what is left    for each shapes
-
-A group that cannot be lowered or compiled stays with tier 0, and the reason is kept. Nodes are put in an order with as few
-changes between the two as their data flow allows.
+Nodes are put in an order with as few changes between the two as their data flow allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from hotfuse.codegen.lower import Recipe, lower
-from hotfuse.codegen.tile_files import edited
+from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
-from hotfuse.errors import CodegenError, DimError, TileError
-from hotfuse.fusion.chains import make_chains
-from hotfuse.fusion.rules import Fused, fuse
-from hotfuse.hardware.spec import Spec, host_spec
+from hotfuse.errors import DimError
+from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import Dim, evaluate, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.layout import Layout, layouts
 from hotfuse.ir.metadata import describe
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.plan import Plan
@@ -30,9 +23,10 @@ from hotfuse.ir.types import TensorType, Type
 from hotfuse.passes.dead_code import has_effect
 from hotfuse.passes.rewrite import is_pure
 from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes, settled_values
+from hotfuse.runtime.build import Unit
 from hotfuse.runtime.driver import get_driver
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
-from hotfuse.runtime.kernels import kernel_of
+from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.segment import Arrays, Part, Segment
 from hotfuse.runtime.threads import team_size
 
@@ -43,9 +37,9 @@ _OWN_THREADS = (Pattern.CONTRACTION, Pattern.WINDOW, Pattern.OPAQUE)  # operator
 
 @dataclass(frozen=True)
 class Native:
-    """A group with its kernels."""
+    """A unit with its nodes and kernels."""
 
-    group: Fused
+    nodes: tuple[Node, ...]
     parts: tuple[Part, ...]
 
     @property
@@ -62,43 +56,28 @@ class Native:
 
 
 class NativeBinder:
-    """Binds one graph, again and again for other shapes. State: the kernels of its groups, and why others have none."""
+    """Binds one graph, again and again for other shapes. `reasons` say why nodes are in no unit."""
 
-    def __init__(self, graph: Graph, arrays: Arrays, config: Config) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        units: Sequence[Unit],
+        kernels: Mapping[TileProgram, Kernel],
+        arrays: Arrays,
+        config: Config,
+        reasons: Mapping[str, str],
+    ) -> None:
         self.graph = graph
         self.arrays = arrays
         self.config = config
-        self.spec: Spec = host_spec(config.isa)
-        self.reasons: dict[str, str] = {}
-        known = {s.name for n in (*graph.inputs, *graph.weights) for s in _symbols(graph.values[n].type)}
-        places = layouts(graph, graph.values)
-        self.groups: list[Native] = []
-        groups = fuse(graph, graph.values, places)
-        for group in make_chains(groups, graph, graph.values, places, self.spec.l2_bytes):
-            self._add(group, places, known)
+        self.reasons = reasons
+        self.groups = [
+            Native(tuple(graph.by_id[id] for id in unit.nodes), tuple(Part(r, kernels[r.program]) for r in unit.recipes))
+            for unit in units
+        ]
         self.items = _ordered(graph, self.groups)
         left = [item for item in self.items if isinstance(item, Node)]
         self._has_rival = not arrays.shares_threads and any(OPS[node.op].pattern in _OWN_THREADS for node in left)
-
-    def _add(self, group: Fused, places: Mapping[str, Layout], known: set[str]) -> None:
-        """Make a group's kernels. A chain that cannot be made is made link by link."""
-        try:
-            recipes = lower(self.graph, self.graph.values, places, group, self.spec)
-            strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - known
-            if strangers:
-                raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
-            self.groups.append(Native(group, tuple(self._part(r) for r in recipes)))
-        except Exception as error:  # no defect of the generator may keep a model from answering
-            if self.config.strict and not isinstance(error, TileError | CodegenError):
-                raise
-            for link in group.links:
-                self._add(link, places, known)
-            if not group.links:
-                self.reasons |= {node.id: str(error) for node in group.nodes}
-
-    def _part(self, recipe: Recipe) -> Part:
-        recipe = replace(recipe, program=edited(recipe.program, self.config.tiles))
-        return Part(recipe, kernel_of(recipe.program, self.spec))
 
     @property
     def kernels(self) -> int:
@@ -110,7 +89,7 @@ class NativeBinder:
         """Of every group: its operators, and why its kernels run as they do."""
         return tuple(
             (
-                tuple(n.op for n in native.group.nodes),
+                tuple(n.op for n in native.nodes),
                 tuple(dict.fromkeys(x for p in native.parts for x in p.recipe.program.notes)),
             )
             for native in self.groups
@@ -134,7 +113,7 @@ class NativeBinder:
         for symbol in symbols_of(d for n in self.groups for d in n.sizes):
             if sizes[symbol.name] < symbol.minimum:
                 raise DimError(f"{symbol.name} is {sizes[symbol.name]}; native code was made for {symbol.minimum} and more")
-        threads = team_size(self.spec, self.config.threads)
+        threads = team_size(host_spec(self.config.isa), self.config.threads)
 
         def segment(natives: Sequence[Native], settled: Callable[[str], Any]) -> tuple[Node, Compute]:
             parts = [p for n in natives for p in n.parts]
@@ -144,17 +123,13 @@ class NativeBinder:
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
             for name, type in types.items():
                 _same_sizes(name, graph.values[name].type, type, sizes)
-            work = sum(int(evaluate(describe(graph, node).cost.flops, sizes)) for n in natives for node in n.group.nodes)
+            work = sum(int(evaluate(describe(graph, node).cost.flops, sizes)) for n in natives for node in n.nodes)
             team = threads if work > (BESIDE if self._has_rival else ALONE) else 1
             made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
         items = _without_settled(graph, self.items, settled_values(graph, values))
         return assemble(graph, values, sizes, engine, run_graph, items, segment, fold=True)
-
-
-def _symbols(type: Type) -> list[Any]:
-    return list(symbols_of(type.shape or ())) if isinstance(type, TensorType) else []
 
 
 def _type(value: Value) -> TensorType:
@@ -233,7 +208,7 @@ def _without_settled(graph: Graph, items: Sequence[Item], settled: Collection[st
 def _needed(graph: Graph, groups: Sequence[Native]) -> tuple[list[Node], list[Native]]:
     """Nodes that tier 0 has to run, and groups: for results, for effects, and for each other. Views that only kernels look
     through need not run."""
-    inside = {node.id for n in groups for node in n.group.nodes}
+    inside = {node.id for n in groups for node in n.nodes}
     makers: dict[str, Node | Native] = {name: n for n in groups for name in n.writes}
     makers |= {name: node for node in graph.nodes if node.id not in inside for name in node.outputs}
     wanted = [*graph.outputs, *(node.id for node in graph.nodes if node.id not in inside and has_effect(node))]

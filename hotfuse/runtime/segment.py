@@ -9,13 +9,13 @@ State: a `Segment` keeps idle frames. A `Frame` is the memory of one call: table
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from hotfuse.codegen.lower import Recipe
-from hotfuse.codegen.tile import scratch_offsets
+from hotfuse.codegen.tile import TileProgram, scratch_offsets
 from hotfuse.errors import BadIndex
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.types import TensorType
@@ -57,6 +57,7 @@ class _Bound:
     places: tuple[tuple[str, int], ...]  # argument, word
     tasks: int
     barrier: bool
+    lanes: tuple[int, int]  # every, unit: see `driver.Step`
 
 
 class Frame:
@@ -78,7 +79,10 @@ class Frame:
                     self._words[at + word] = base + inner[name]
                 elif name in known:
                     self._words[at + word] = known[name]
-            made.append(Step(step.address, start + 8 * at, step.tasks, tasks_at_once(step.tasks, sizes.threads), step.barrier))
+            at_once, (every, unit) = tasks_at_once(step.tasks, sizes.threads), step.lanes
+            if every // unit < sizes.threads:  # not a part for each thread
+                every, unit = 0, 1
+            made.append(Step(step.address, start + 8 * at, step.tasks, at_once, step.barrier, every, unit))
             at += len(step.words)
         self.job = Job(made, sizes.threads, sizes.scratch)
         # several times faster for single numbers than arrays are
@@ -248,15 +252,27 @@ def _bind(
         recipe, own = part.recipe, _own(part.recipe, sizes)
         reads, writes = {span(n) for n in recipe.reads}, {span(n) for n in recipe.writes}
         if made and (_meet(reads, written) or _meet(writes, written) or _meet(writes, read)):
-            made[-1] = _Bound(made[-1].address, made[-1].words, made[-1].places, made[-1].tasks, True)
+            made[-1] = replace(made[-1], barrier=True)
             read, written = set(), set()
         read |= reads
         written |= writes
         arguments = len(recipe.arguments)
         words = (0,) * (1 + arguments) + tuple(own[s] for s in recipe.program.sizes)
         places = tuple((name, 1 + i) for i, name in enumerate(recipe.arguments))
-        made.append(_Bound(part.kernel.address, words, places, int(evaluate(recipe.program.tasks, own)), False))
+        tasks, lanes = int(evaluate(recipe.program.tasks, own)), _lanes(recipe.program, own)
+        made.append(_Bound(part.kernel.address, words, places, tasks, False, lanes))
     return tuple(made)
+
+
+def _lanes(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """How threads share the tasks: the last axis of the grid counts fastest."""
+    unit = 1
+    for axis in reversed(program.grid):
+        count = int(evaluate(axis.count, sizes))
+        if axis.shared:
+            return count * unit, unit
+        unit *= count
+    return 0, 1
 
 
 def _meet(a: set[tuple[str, int, int]], b: set[tuple[str, int, int]]) -> bool:

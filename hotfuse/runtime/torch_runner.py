@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +19,24 @@ import torch
 
 from hotfuse.config import Config
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
-from hotfuse.passes.hoist import hoist
+from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.shared_values import value_keys
+from hotfuse.runtime.shelf import Shelf, in_order_of_use
 from hotfuse.runtime.torch_call import as_input, run_program
 from hotfuse.runtime.torch_engine import TORCH
 from hotfuse.runtime.weights import PreparedWeights
 
 if TYPE_CHECKING:
+    from hotfuse.codegen.tile import TileProgram
+    from hotfuse.runtime.build import Build
+    from hotfuse.runtime.kernels import Kernel
     from hotfuse.runtime.torch_short import ShortCall
+
+    Kernels = Mapping[TileProgram, Kernel]
 
 
 class Unready(Exception):
@@ -39,12 +46,18 @@ class Unready(Exception):
 class Runner:
     """Runs one program. `names` are the weights that it takes, in order; `renewed` says why some were last prepared anew."""
 
-    def __init__(self, program: CapturedProgram, config: Config) -> None:
+    def __init__(self, program: CapturedProgram, config: Config, made: tuple[Build, Kernels] | None = None) -> None:
+        """`made` is a build of the program's graph, with its kernels; without one, `config` says what is made now."""
         self.captured = program
         self.config = config
-        self.hoisted = hoist(_native_form(program.graph, config), {m.name for m in program.mutations if m.name})
+        self.native = made is not None or config.native
+        if made is not None:
+            self.hoisted = made[0].hoisted
+            self.executor = _made_executor(*made, config)
+        else:
+            self.hoisted = hoist(_native_form(program.graph, config), {m.name for m in program.mutations if m.name})
+            self.executor = _executor(self.hoisted, config)
         self.program = replace(program, graph=self.hoisted.main)
-        self.executor = _executor(self.hoisted.main, config)
         self.renewed = ""
         main, sources, prepared = self.hoisted.main.weights, self.hoisted.sources, self.hoisted.prepared
         used = dict.fromkeys((*main, *sources, *(form.name for form in program.returned_weights)))
@@ -56,7 +69,11 @@ class Runner:
         if self.hoisted.prepare is not None:
             prepare = Executor(trivial_plan(self.hoisted.prepare), TORCH, config)
             keys = functools.partial(value_keys, self.hoisted.prepare)
-            self.prepared = PreparedWeights(lambda tensors: prepare.run(list(tensors)), config.audit_every, keys)
+            order = in_order_of_use(self.hoisted.main, prepared)
+            turns = [prepared.index(name) for name in order]
+            self.prepared = PreparedWeights(
+                lambda tensors: _shelved(prepare.run(list(tensors)), turns), config.audit_every, keys
+            )
         self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
 
     def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:
@@ -79,7 +96,7 @@ class Runner:
             return short(leaves, weights)
         known = dict(zip((*self.names, *self.hoisted.prepared), given, strict=True))
         answer = run_program(self.program, self.executor, leaves, known)
-        if self.config.native and form not in ways:
+        if self.native and form not in ways:
             self._learn(leaves, weights, form)
         return answer
 
@@ -92,6 +109,14 @@ class Runner:
         if len(self._short) >= self.config.max_bound_shapes:
             self._short = {}
         self._short[form] = shorten(self.program, bound, leaves, len(weights), self.config.audit_every)
+
+    def make_ready(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+        """Prepare weights and bind to the shapes of a call, while nobody waits for it."""
+        given = list(tensors)
+        if self.prepared is not None:
+            given += self.prepared.values(self._sources(tensors))[0]
+        inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
+        self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
 
     def take_renewed(self) -> str:
         """Why prepared weights were last computed anew; asked once."""
@@ -129,17 +154,32 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: [values[i] for i in places]
 
 
-def _executor(graph: Graph, config: Config) -> Executor:
-    if not config.native:
-        return Executor(trivial_plan(graph), TORCH, config)
-    from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
+def _shelved(tensors: list[torch.Tensor], turns: Sequence[int]) -> list[torch.Tensor]:
+    """The tensors on one shelf, in this order; each original is let go as soon as it is copied."""
+    shelf = Shelf([tensors[i].numel() * tensors[i].element_size() for i in turns])
+    for number, i in enumerate(turns):
+        place = torch.from_numpy(shelf.place(number)).view(tensors[i].dtype).view(tensors[i].shape)
+        tensors[i] = place.copy_(tensors[i])
+    return tensors
 
-    return native_executor(graph, TORCH, config)
+
+def _executor(hoisted: Hoisted, config: Config) -> Executor:
+    if not config.native:
+        return Executor(trivial_plan(hoisted.main), TORCH, config)
+    from hotfuse.runtime.native import main_executor  # who stays at tier 0 need not wait for it
+
+    return main_executor(hoisted, TORCH, config)
+
+
+def _made_executor(build: Build, kernels: Kernels, config: Config) -> Executor:
+    from hotfuse.runtime.native import build_executor
+
+    return build_executor(build.main, build, kernels, TORCH, config)
 
 
 def _native_form(graph: Graph, config: Config) -> Graph:
     if not config.native:
         return graph
-    from hotfuse.runtime.native import prepared_graph
+    from hotfuse.runtime.build import native_form
 
-    return prepared_graph(graph, config)
+    return native_form(graph, host_spec(config.isa))

@@ -22,8 +22,10 @@ from hotfuse.ir.layout import layouts
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.ir.types import TensorType, Type, numel
 from hotfuse.numerics import close_to_exact
+from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.build import build_hoisted
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.native_binding import NativeBinder
+from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 
 Array = np.ndarray[Any, Any]
@@ -52,10 +54,16 @@ def run_native(graph: Graph, feeds: Mapping[str, Array], isa: str = "native", th
     """All of it as native code: nothing but views may be left to tier 0."""
     config = Config(isa=isa, threads=threads)
     graph = native_graph(graph, host_spec(isa))
-    binder = NativeBinder(graph, NUMPY, config)
-    assert not binder.reasons, binder.reasons
-    executor = Executor(trivial_plan(graph), NUMPY, config, binder=binder)
+    executor, reasons = native_executor_of(graph, config)
+    assert not reasons, reasons
     return executor.run([feeds[n] for n in graph.inputs])
+
+
+def native_executor_of(graph: Graph, config: Config) -> tuple[Executor, Mapping[str, str]]:
+    """An executor of a graph in native form, and why some of its nodes have no kernels."""
+    shop = Workshop(config)
+    build = build_hoisted(Hoisted(graph), shop.spec, config, shop)
+    return build_executor(graph, build, shop.kernels, NUMPY, config), build.reasons
 
 
 def run_interpreted(graph: Graph, feeds: Mapping[str, Array], sizes: Mapping[str, int]) -> list[Array]:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from hotfuse.codegen.schedule import coarsen, hoist, in_parts, inline, interchange, parallelize, peel, reorder, split, unroll
+from hotfuse.codegen.schedule import (
+    coarsen,
+    hoist,
+    in_parts,
+    inline,
+    interchange,
+    parallelize,
+    partition,
+    peel,
+    reorder,
+    split,
+    unroll,
+)
 from hotfuse.codegen.schedule_memory import prefetch, stage, stream
 from hotfuse.codegen.schedule_values import prune, share
 from hotfuse.codegen.tile import Access
@@ -46,6 +58,13 @@ CASES = (
         " store b to y[i*n + j; 0, 0] 1x1 if ([j; 0, 0] < n)\n }",
     ),
     Case("reorder", lambda p: reorder(p, ["j", "i"]), f"grid i m\n grid j n\n {POINT}", f"grid j n\n grid i m\n {POINT}"),
+    Case("partition", lambda p: partition(p, "i"), f"grid i m\n grid j n\n {POINT}", f"shared i m\n grid j n\n {POINT}"),
+    Case(
+        "coarsen what threads share",
+        lambda p: coarsen(p, "i", 4),
+        f"shared i m\n grid j n\n {POINT}",
+        f"shared i.t -((-m)//4)\n grid j n\n for i in [4*i.t : min(4*i.t + 4, m) : 1] free {{ \n{POINT}\n }}",
+    ),
     Case(
         "parallelize",
         lambda p: parallelize(p, "j"),

@@ -16,9 +16,7 @@ from hotfuse.errors import TileError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.types import F16, F32, F64, DType, tensor
-from hotfuse.runtime.native_binding import NativeBinder
-from hotfuse.runtime.numpy_engine import NUMPY
-from tests.codegen.lowering import check_all_ways, graph_of, native_graph, recipes
+from tests.codegen.lowering import check_all_ways, graph_of, native_executor_of, native_graph, recipes
 
 B, S = (symbol(name, 1) for name in ("batch", "seq"))
 INSIDE = Inside(8, {"h": 16})
@@ -134,7 +132,7 @@ def test_a_chain_that_cannot_be_made_is_made_link_by_link() -> None:
         return b.add("matmul", b.add("transpose", b.add("matmul", x, w), perm=(1, 0, 2)), v)
 
     types = {"x": tensor(F16, B, S, 40), "w": tensor(F16, 40, 24), "v": tensor(F16, 24, 8)}
-    binder = NativeBinder(native_graph(graph_of(make, types), host_spec()), NUMPY, Config())
-    assert not binder.reasons
+    _, reasons = native_executor_of(native_graph(graph_of(make, types), host_spec()), Config())
+    assert not reasons
     feeds = {"x": normal(2, 5, 40, dtype=F16), "w": normal(40, 24, dtype=F16), "v": normal(24, 8, dtype=F16)}
     check_all_ways(make, types, feeds, {"batch": 2, "seq": 5})

@@ -19,7 +19,7 @@ from hotfuse.ir.types import F32, F64, I64, DType, Shape, numel
 
 M, N = symbol("m"), symbol("n")
 KIB = 1 << 10
-AVX2 = Spec("avx2", "haswell", "", (), 32, 16, 32 * KIB, 256 * KIB, 2048 * KIB, 2, 2, (0, 1), None)
+AVX2 = Spec("avx2", "haswell", "", (), (), 32, 16, 32 * KIB, 256 * KIB, 2048 * KIB, 2, 2, (0, 1), None)
 AVX512 = dataclasses.replace(AVX2, isa="avx512", vector_bytes=64, vector_registers=32)
 LANES = 8  # of AVX2
 

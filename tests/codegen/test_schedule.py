@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, parallelize, peel, reorder, split, unroll
+from hotfuse.codegen.schedule import (
+    coarsen,
+    in_parts,
+    inline,
+    interchange,
+    parallelize,
+    partition,
+    peel,
+    reorder,
+    split,
+    unroll,
+)
 from hotfuse.codegen.schedule_memory import prefetch, stage, stream
 from hotfuse.codegen.tile import Access
 from hotfuse.codegen.tile_check import check
@@ -56,6 +67,8 @@ REFUSED = (
     ),
     (Case("half an order", lambda p: reorder(p, ["i"]), f"grid i m\n grid j n\n {POINT}"), "i is no order of it"),
     (Case("an axis twice", lambda p: reorder(p, ["i", "i"]), f"grid i m\n grid j n\n {POINT}"), "i, i is no order of it"),
+    (Case("share no axis", lambda p: partition(p, "k"), SUM), "k is no axis of the grid"),
+    (Case("share two axes", lambda p: partition(partition(p, "i"), "i"), SUM), "another axis of the grid is shared already"),
     (Case("more than the loop", lambda p: parallelize(p, "k"), SUM), "the loop over k is not the whole body"),
     (Case("turns one after the other", lambda p: parallelize(p, "j"), CHAIN), "the turns of the loop over j may depend"),
     (

@@ -215,6 +215,7 @@ EMPTY = TileProgram("p", ("n",), (Buffer("x", F32, symbol("n")),), (Axis("i", sy
         ({"name": "a b"}, "'a b' cannot be a name"),
         ({"sizes": ("n", "n")}, "size or grid variable n is defined twice"),
         ({"sizes": ("n", "2n")}, "'2n' cannot be a name"),
+        ({"grid": (Axis("i", 1, True), Axis("j", 1, True))}, "two axes of the grid are shared among threads"),
         ({"grid": (Axis("n", 1),)}, "size or grid variable n is defined twice"),
         ({"grid": (Axis("i", symbol("q")),)}, "the count of grid axis i names q"),
         ({"grid": (Axis("i", 1), Axis("j", symbol("i")))}, "the count of grid axis j names i"),

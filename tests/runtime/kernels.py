@@ -186,10 +186,10 @@ def scratch_addresses(job: Job) -> list[int]:
 class Marks:
     """A step that marks its tasks, and what it left."""
 
-    def __init__(self, tasks: int, chunk: int = 1, turns: int = 0, barrier: bool = True) -> None:
+    def __init__(self, tasks: int, chunk: int = 1, turns: int = 0, barrier: bool = True, every: int = 0, unit: int = 1) -> None:
         self.marks, self.owners = np.zeros(tasks, np.int64), np.zeros(tasks, np.int64)
         self.table = table(self.marks, self.owners, turns)
-        self.step = Step(kernel("mark"), self.table.ctypes.data, tasks, chunk, barrier)
+        self.step = Step(kernel("mark"), self.table.ctypes.data, tasks, chunk, barrier, every, unit)
 
 
 class Chain:

@@ -54,6 +54,30 @@ def test_every_task_runs_once(count: int, tasks: int, chunk: int) -> None:
             assert set(step.owners) <= set(scratch_addresses(job))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize(("every", "unit"), [(0, 1), (60, 1), (60, 12), (12, 1), (12, 4), (12, 12), (2, 1), (1, 1), (6, 2)])
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_every_task_runs_once_however_threads_share_them(count: int, every: int, unit: int, chunk: int) -> None:
+    step = Marks(60, chunk, every=every, unit=unit)
+    job = Job([step.step, Marks(8).step], count, scratch_bytes=100)
+    for turn in range(1, 12):
+        get_driver().run(job)
+        assert set(step.marks) == {turn}
+
+
+@pytest.mark.parametrize(("every", "unit"), [(0, 1), (2, 1), (4, 2)])
+def test_a_thread_begins_with_its_own_share(every: int, unit: int) -> None:
+    """No task ends before both threads have begun one: each took the first one of its own lane."""
+    begun, owners = np.zeros(1, np.int64), np.zeros(4, np.int64)
+    words = table(begun, 2, owners)
+    job = Job([Step(kernel("gather"), words.ctypes.data, 4, every=every, unit=unit)], 2, scratch_bytes=64)
+    first, second = scratch_addresses(job)
+    for turn in range(10):
+        words[1] = 4 * turn + 2
+        get_driver().run(job)
+        assert (owners[0], owners[1 if every == 2 else 2]) == (first, second)
+
+
 def test_no_steps_and_no_tasks() -> None:
     none = Marks(1)
     empty = Step(none.step.function, none.step.table, 0)
@@ -203,6 +227,10 @@ def test_one_thread_needs_no_library(gomp: Gomp | None) -> None:
         (Step(0, 1, 1), 2, 0, "step 0 cannot run: Step(function=0,"),
         (Step(1, 1, -1), 2, 0, "step 0 cannot run"),
         (Step(1, 1, 1, 0), 2, 0, "step 0 cannot run"),
+        (Step(1, 1, 6, every=4), 2, 0, "step 0 cannot run"),
+        (Step(1, 1, 6, every=-6), 2, 0, "step 0 cannot run"),
+        (Step(1, 1, 6, every=6, unit=4), 2, 0, "step 0 cannot run"),
+        (Step(1, 1, 6, unit=0), 2, 0, "step 0 cannot run"),
         (Step(1, 1, 1), 0, 0, "a job for 0 threads with 0 bytes of scratch"),
         (Step(1, 1, 1), 1, -1, "with -1 bytes"),
     ],

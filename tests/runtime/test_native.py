@@ -15,12 +15,11 @@ import torch
 
 import hotfuse
 from hotfuse.ir.builder import GraphBuilder
-from hotfuse.ir.plan import trivial_plan
 from hotfuse.ir.types import F32, tensor
 from hotfuse.numerics import close_to_exact
 from hotfuse.runtime import native_binding
-from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.native_binding import BESIDE, NativeBinder
+from hotfuse.runtime.native import native_executor
+from hotfuse.runtime.native_binding import BESIDE
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.segment import Segment, tasks_at_once
 
@@ -259,8 +258,7 @@ def test_no_team_beside_operators_with_threads_of_their_own(
         made = b.add("relu", b.add("conv", made, b.input("w", tensor(F32, 3, 3, 3, 3)), **window))
     graph = b.build([made])
     config = hotfuse.Config(threads=2)
-    binder = NativeBinder(graph, NUMPY, config)
-    executor = Executor(trivial_plan(graph), NUMPY, config, binder=binder)
+    executor = native_executor(graph, NUMPY, config)
     given = [np.zeros([int(str(d)) for d in graph.values[n].type.shape], np.float32) for n in graph.inputs]  # type: ignore[union-attr]
     executor.run(given)
     (bound,) = executor._bound.values()
