@@ -66,6 +66,14 @@ class Config:
     max_captures: int = _option("HOTFUSE_MAX_CAPTURES", 8, least=1)
     # physical memory of the capture process; 0 takes half of what this process may use
     max_capture_bytes: int = _option("HOTFUSE_MAX_CAPTURE_BYTES", 0, least=0)
+    # the folder of the kernel cache; "" is the user's cache folder, "off" keeps nothing on disk
+    cache: str = _option("HOTFUSE_CACHE", "")
+    max_cache_bytes: int = _option("HOTFUSE_MAX_CACHE_BYTES", GIB, least=0)
+    # processes that compile and prove kernels behind a model that serves; 0 compiles in a thread of this process
+    workers: int = _option("HOTFUSE_WORKERS", 1, least=0)
+    compile_timeout_s: float = _option("HOTFUSE_COMPILE_TIMEOUT_S", 120.0, least=0)
+    # physical memory of one such process; 0 takes a quarter of what this process may use
+    max_worker_bytes: int = _option("HOTFUSE_MAX_WORKER_BYTES", 0, least=0)
     # calls between checks of weights that change without a trace
     audit_every: int = _option("HOTFUSE_AUDIT_EVERY", 256, least=1)
     # bound plans kept per graph (each nested graph is one), least recently used dropped
@@ -96,14 +104,19 @@ class Config:
             raise ConfigError(f"isa must be 'native', 'avx512', 'avx2' or 'sse', not {self.isa!r}")
         if self.disable:
             object.__setattr__(self, "tier", 0)
-        for name in ("max_value_bytes", "max_capture_bytes"):
+        for name, share in (("max_value_bytes", 2), ("max_capture_bytes", 2), ("max_worker_bytes", 4)):
             if getattr(self, name) == 0:
-                object.__setattr__(self, name, _usable_memory_bytes() // 2)
+                object.__setattr__(self, name, _usable_memory_bytes() // share)
 
     @property
     def native(self) -> bool:
-        """Whether native code is made before the first answer. (In the background it is not made yet.)"""
+        """Whether native code is made before the first answer."""
         return self.wait and self.tier in (1, 2)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether native code is made in the background, while the original answers."""
+        return not self.wait and self.tier != 0
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None, **given: Any) -> Config:
