@@ -15,6 +15,7 @@
     ├── TileError             a tile program that breaks a rule of its instruction set
     ├── CodegenError          generated code that LLVM refuses, or an object that must not be loaded
     ├── CaptureError          a PyTorch model could not be captured (serving goes on eagerly unless strict)
+    ├── WorkerError           a process that works for this one gave no answer; says whether it crashed, hung or was too large
     └── ExecutionError        an operator failed while running; says which, and where it is in the user's model
 
 A message says what is wrong, where in the user's model, and what to do next.
@@ -89,6 +90,14 @@ class CaptureError(HotfuseError):
     def __init__(self, message: str = "", details: str = "") -> None:
         super().__init__(message)
         self.details = details
+
+
+class WorkerError(HotfuseError):
+    """`cause` is one of the words of `runtime/child`: what became of the process."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class ExecutionError(HotfuseError, RuntimeError):

@@ -147,8 +147,8 @@ def test_public_names_are_sorted_and_exist() -> None:
 
 
 def test_no_pickle_is_read_from_a_file() -> None:
-    """`pickle.load(s)` and `allow_pickle=True` stand nowhere but in the two ends of the capture pipe."""
-    pipe = {"runtime/capture_worker.py", "runtime/torch_capture.py", "frontends/torch_skeleton.py"}
+    """`pickle.load(s)` and `allow_pickle=True` stand nowhere but where things from the other end of a child's pipe are read."""
+    pipe = {"runtime/parcel.py", "frontends/torch_skeleton.py"}
     reading = re.compile(r"allow_pickle\s*=\s*True|pickle\.loads?\(|weights_only\s*=\s*False")
     found = {str(p.relative_to(PACKAGE)) for p in MODULES if reading.search(p.read_text())}
     assert found <= pipe

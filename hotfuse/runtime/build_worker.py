@@ -1,0 +1,46 @@
+"""The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
+
+    request   a BuildRequest or a ProveRequest, as a parcel  ->  a BuildReply or a ProveReply
+
+It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments. Nice 10 takes a tenth of a
+contended core and all of an idle one; in the idle class it would starve behind callers that never rest.
+
+State: none between requests but imported modules.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hotfuse.runtime.child_main import AskBack, be_nice, run
+
+NICE = 10
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+
+
+def main() -> None:
+    os.environ.update(ONE_THREAD)  # before numpy is imported, and so in no process but the worker's own
+    be_nice(NICE)
+    run(answer, _prepare)
+
+
+def answer(request: bytes, ask_back: AskBack) -> bytes:
+    from hotfuse.runtime.build_jobs import BuildRequest, ask_weights
+    from hotfuse.runtime.build_work import build_here, prove_here
+    from hotfuse.runtime.parcel import unwrap, wrap
+
+    asked = unwrap(request)
+    if isinstance(asked, BuildRequest):
+        return wrap(build_here(asked))
+    return wrap(prove_here(asked, ask_weights(asked.build, ask_back)))
+
+
+def _prepare(greeting: bytes) -> None:
+    """Import what every request needs, so that a warm process answers at once."""
+    from hotfuse.runtime.build_work import warm_up
+
+    warm_up()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""A child process, seen from its parent: it is started, asked one request at a time, and killed when it misbehaves.
+
+    ask(request) -> answer                       meanwhile the child may ask back, and `serve` answers
+
+`runtime/child_main` is the other side and says what goes over the socket between them. A request that is not answered in time,
+or whose child grows too large, dies or answers what is no frame, costs the child its life. What became of it is the `cause` of
+the error:
+
+    start     no process could be started
+    timeout   it took too long
+    memory    it grew too large
+    died      it ended by itself: a crash, the kernel short of memory, or a program that cannot be imported
+    nonsense  it sent what nobody can read
+    raised    its program raised an error, and it lives on
+
+The kernel kills a child with the thread that started it, so that thread has to outlive it.
+
+State: the process, our end of the socket, and whether it was greeted. One thread asks; any thread may kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotfuse.errors import WorkerError
+from hotfuse.runtime.child_main import ANSWER, FAILURE, GREETING, HEADER, NOTHING, QUESTION, REQUEST, SERVED
+
+START, TIMEOUT, MEMORY, DIED, NONSENSE, RAISED = "start", "timeout", "memory", "died", "nonsense", "raised"
+POLL_S = 0.2  # between looks at a child's memory
+_NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+
+Serve = Callable[[bytes], bytes | memoryview]
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Of one request."""
+
+    timeout_s: float
+    deadline_s: float
+    memory_bytes: int
+
+
+class ChildProcess:
+    """A process that runs a program of `child_main.run`. Errors call it by `name`; the program takes `greeting` before it is
+    asked anything."""
+
+    def __init__(self, module: str, arguments: Sequence[str] = (), name: str = "worker process", greeting: bytes = b"") -> None:
+        package = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
+        self._name, self._greeting, self._greeted = name, greeting, False
+        try:
+            # Not pipes: to write to one whose reader died is a signal, which ends programs that take it as they find it.
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, *arguments],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": path},
+                    process_group=0,  # Ctrl-C is the parent's. No session: autogroups give each an equal share, however nice
+                )
+        except OSError as error:
+            raise WorkerError(f"no {name} can be started: {error}", START) from error
+        self.pid = self._process.pid
+        self._socket.setblocking(False)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None) -> bytes:
+        """The answer to one request. A process that does not give one within the limits is killed."""
+        limits = _Limits(timeout_s, time.monotonic() + timeout_s, memory_bytes)
+        try:
+            if not self._greeted:
+                self._greet(limits)
+            self._send(REQUEST, request, limits)
+            kind, body = self._receive(limits)
+            while kind == QUESTION:
+                self._send(*_served(serve, body), limits)
+                self._check_memory(limits)
+                kind, body = self._receive(limits)
+        except BaseException:
+            self.kill()
+            self.forget()
+            raise
+        if kind == FAILURE:
+            raise WorkerError(body.decode(errors="replace"), RAISED)
+        return body
+
+    def kill(self) -> None:
+        """End it and all that it started."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if self.alive:
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait(timeout=10)
+
+    def forget(self) -> None:
+        """Close our end of the socket: for the thread that asks, and for a forked process, whose child it is not."""
+        self._socket.close()
+
+    def _greet(self, limits: _Limits) -> None:
+        self._send(GREETING, _hello(), limits)
+        self._send(GREETING, self._greeting, limits)
+        kind, body = self._receive(limits)
+        if kind != ANSWER:
+            raise WorkerError(f"the {self._name} cannot begin: {body.decode(errors='replace')}", DIED)
+        self._greeted = True
+
+    def _send(self, kind: bytes, body: bytes | memoryview, limits: _Limits) -> None:
+        for part in (HEADER.pack(kind, len(body)), body):
+            view = memoryview(part)
+            while view:
+                self._wait_for(select.POLLOUT, limits)
+                try:
+                    view = view[self._socket.send(view, _NO_SIGNAL) :]
+                except BlockingIOError:
+                    continue
+                except ConnectionError:
+                    raise self._died() from None
+
+    def _receive(self, limits: _Limits) -> tuple[bytes, bytes]:
+        kind, size = HEADER.unpack(self._read(HEADER.size, limits))
+        if kind not in (ANSWER, FAILURE, QUESTION) or size > limits.memory_bytes:
+            raise WorkerError(f"the {self._name} answered what is no answer, and was stopped", NONSENSE)
+        return kind, self._read(size, limits)
+
+    def _read(self, size: int, limits: _Limits) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            self._wait_for(select.POLLIN, limits)
+            try:
+                part = self._socket.recv(min(size, 1 << 20))
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                part = b""
+            if not part:
+                raise self._died()
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _wait_for(self, event: int, limits: _Limits) -> None:
+        """Until the socket can be read or written, or was closed."""
+        poll = select.poll()  # `select` knows no descriptors past 1023
+        poll.register(self._socket, event)
+        while True:
+            left_s = limits.deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise WorkerError(f"the {self._name} took longer than {limits.timeout_s:g} s and was stopped", TIMEOUT)
+            if poll.poll(min(left_s, POLL_S) * 1000):
+                return
+            self._check_memory(limits)
+
+    def _check_memory(self, limits: _Limits) -> None:
+        used = resident_bytes(self.pid)
+        if used > limits.memory_bytes:
+            raise WorkerError(
+                f"the {self._name} used {used:,} bytes, the limit is {limits.memory_bytes:,}, and was stopped", MEMORY
+            )
+
+    def _died(self) -> WorkerError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        status = self._process.returncode
+        how = signal.strsignal(-status) if status is not None and status < 0 else f"exit status {status}"
+        return WorkerError(f"the {self._name} died ({how})", DIED)
+
+
+def _served(serve: Serve | None, question: bytes) -> tuple[bytes, bytes | memoryview]:
+    if serve is None:
+        return NOTHING, b"nobody serves questions about this request"
+    try:
+        return SERVED, serve(question)
+    except Exception as error:  # the child hears of it, and says what it could not do without
+        return NOTHING, f"{type(error).__name__}: {error}".encode(errors="replace")
+
+
+def _hello() -> bytes:
+    return json.dumps({"parent": os.getpid(), "path": [p for p in sys.path if isinstance(p, str)]}).encode()
+
+
+def resident_bytes(pid: int) -> int:
+    """Physical memory of a process, in bytes; 0 where nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

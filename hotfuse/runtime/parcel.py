@@ -1,0 +1,67 @@
+"""Parcels: records as bytes, on their way between this process and a child that it started.
+
+They are pickled, at a pace where something serves meanwhile: pickle keeps the interpreter to itself for 64 KiB at a time. Only
+what came from such a child, or from the parent, is ever unwrapped, and nothing from a file. Constants travel as plain arrays,
+and graphs without what they have worked out about themselves.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from dataclasses import fields
+from typing import Any
+
+from hotfuse.ir.graph import Constant, Graph
+from hotfuse.pace import Pace, hurry
+
+
+def wrap(record: Any, pace: Pace = hurry) -> bytes:
+    """A record as bytes."""
+    stream = _Written(pace)
+    pickler = pickle.Pickler(stream, protocol=5)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_FORMS}
+    pickler.dump(record)
+    return b"".join(stream.parts)
+
+
+def unwrap(body: bytes, pace: Pace = hurry) -> Any:
+    """The record that `wrap` made bytes of in a process that we started, or that started us."""
+    return pickle.load(_Read(body, pace))
+
+
+def _graph(graph: Graph) -> tuple[Any, ...]:
+    return Graph, tuple(getattr(graph, field.name) for field in fields(Graph))
+
+
+def _constant(constant: Constant) -> tuple[Any, ...]:
+    return Constant, (constant.numpy(), constant.type)
+
+
+_FORMS: dict[type, Any] = {Graph: _graph, Constant: _constant}
+
+
+class _Written:
+    """Takes bytes at a pace."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.parts: list[bytes] = []
+        self._pace = pace
+
+    def write(self, part: Any) -> int:
+        self.parts.append(bytes(part))
+        self._pace()
+        return len(self.parts[-1])
+
+
+class _Read(io.BytesIO):
+    """Gives bytes at a pace."""
+
+    def __init__(self, body: bytes, pace: Pace) -> None:
+        super().__init__(body)
+        self._pace = pace
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._pace()
+        return super().read(size)

@@ -1,0 +1,243 @@
+"""Workers: jobs that child processes do, behind a process that serves.
+
+    submit(job) -> a worker's thread: job.make() -> its child process -> job.read(answer) -> job.finish(...)
+
+A job is finished once, whatever happens to it: with what `read` made of the answer, or with the error that kept it from one. A
+child that crashes, hangs, grows too large or answers what cannot be read is killed and costs that job; nothing is tried again.
+Where children die one after the other, the next one is started after a rest that doubles each time: no storm of starts.
+A child without work for a while is stopped. None outlives this process, however that ends.
+
+State: a `Worker` has one thread and, between its first job and its next rest, one child. A `Pool` has up to `size` workers, one
+queue for all, the jobs that are not finished, and how many children died in a row. A forked copy of this process forgets all of
+it; its copies of the jobs end with an error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotfuse.errors import WorkerError
+from hotfuse.locks import make_lock
+from hotfuse.runtime.child import DIED, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve
+
+FORKED, CLOSED = "forked", "closed"  # causes of errors beside those of `child`: nobody will work on the job
+DEADLY = (DIED, MEMORY, NONSENSE, TIMEOUT)  # causes that cost a child its life
+IDLE_S = 120.0
+FIRST_REST_S = 0.1  # a start alone takes longer
+LONGEST_REST_S = 30.0
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """`make` returns the request as bytes, `read` makes of the answer's what `finish` takes, `serve` answers what the child
+    asks meanwhile. All are called by a worker's thread; `finish` gets an error where there is no answer."""
+
+    label: str
+    make: Callable[[], bytes]
+    finish: Callable[[Any], None]
+    timeout_s: float
+    memory_bytes: int
+    serve: Serve | None = None
+    read: Callable[[bytes], Any] = bytes
+
+
+Jobs = queue.SimpleQueue[Job | None]  # None ends a worker
+
+
+def finish(job: Job, result: Any) -> None:
+    """Hand a job its end. What its owner raises then is the owner's own affair."""
+    with contextlib.suppress(Exception):
+        job.finish(result)
+
+
+class Worker:
+    """A thread that works on a queue of jobs, one at a time, in a child process that it starts when it needs one."""
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], ChildProcess],
+        idle_s: float = IDLE_S,
+        jobs: Jobs | None = None,
+        done: Callable[[Job, Any], None] = finish,
+    ) -> None:
+        self.jobs: Jobs = queue.SimpleQueue() if jobs is None else jobs
+        self.process: ChildProcess | None = None
+        self._start, self._idle_s, self._done = start, idle_s, done
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while self._work_on(self._next()):  # nothing is named here: between jobs a name would keep the last model alive
+            pass
+
+    def _next(self) -> Job | None:
+        try:
+            return self.jobs.get(timeout=self._idle_s)
+        except queue.Empty:
+            self._rest()
+            return self.jobs.get()
+
+    def _work_on(self, job: Job | None) -> bool:
+        if job is None:
+            self._rest()
+            return False
+        try:
+            request = job.make()
+            if self.process is None or not self.process.alive:
+                self._rest()
+                self.process = self._start()
+            result = self._read(job, self.process, self.process.ask(request, job.timeout_s, job.memory_bytes, job.serve))
+        except BaseException as error:  # this thread serves every model of the process and must go on
+            result = error.with_traceback(None)  # which would hold this frame, and the job
+        self._done(job, result)
+        return True
+
+    def _read(self, job: Job, process: ChildProcess, body: bytes) -> Any:
+        try:
+            return job.read(body)
+        except Exception as error:
+            process.kill()
+            raise WorkerError(f"the answer cannot be read ({type(error).__name__}: {error})", NONSENSE) from None
+
+    def _rest(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.forget()
+            self.process = None
+
+
+class Pool:
+    """At most `size` child processes that run `module`, and the jobs that wait for them."""
+
+    def __init__(
+        self,
+        module: str,
+        size: int,
+        arguments: Sequence[str] = (),
+        name: str = "worker process",
+        idle_s: float = IDLE_S,
+        first_rest_s: float = FIRST_REST_S,
+    ) -> None:
+        self._module, self._size, self._arguments, self._name = module, size, arguments, name
+        self._idle_s, self._first_rest_s = idle_s, first_rest_s
+        self._lock = make_lock()
+        self._begin()
+        _POOLS.add(self)
+
+    def _begin(self) -> None:
+        self._jobs: Jobs = queue.SimpleQueue()
+        self._workers: list[Worker] = []
+        self._unfinished: dict[Job, None] = {}
+        self._deaths = 0
+        self._rest_until_s = 0.0
+        self._closed = threading.Event()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. One that nobody will work on is finished with an error at once."""
+        with self._lock:
+            self._unfinished[job] = None
+            why = self._make_room()
+            if not why:
+                self._jobs.put(job)
+        if why:
+            self._finish(job, why)
+
+    def _make_room(self) -> WorkerError | None:
+        """Another worker, where there are fewer than jobs and than there may be; why there is nobody at all. Holds the lock."""
+        if self._closed.is_set():
+            return WorkerError("the workers were stopped", CLOSED)
+        if len(self._workers) < min(self._size, len(self._unfinished)):
+            try:
+                name = f"hotfuse-worker-{len(self._workers)}"
+                self._workers.append(Worker(name, self._start, self._idle_s, self._jobs, self._finish))
+            except RuntimeError as error:  # no more threads
+                return None if self._workers else WorkerError(f"no {self._name} can be started: {error}", START)
+        return None
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The labels of all jobs that are queued or worked on, oldest first."""
+        with self._lock:
+            return tuple(job.label for job in self._unfinished)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the child processes there are."""
+        with self._lock:
+            return tuple(process.pid for worker in self._workers if (process := worker.process) is not None)
+
+    def close(self) -> None:
+        """Kill the child processes; jobs that are not finished end with an error."""
+        with self._lock:
+            self._closed.set()
+            workers, self._workers = self._workers, []
+            jobs = list(self._unfinished)
+        for job in jobs:
+            self._finish(job, WorkerError("the workers were stopped", CLOSED))
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
+        for worker in workers:
+            self._jobs.put(None)
+            process = worker.process
+            if process is not None:
+                process.kill()
+
+    def _start(self) -> ChildProcess:
+        """A child, after the rest that is due. Called by a worker's thread."""
+        rest_s = self._rest_until_s - time.monotonic()
+        if rest_s > 0:
+            self._closed.wait(rest_s)
+        if self._closed.is_set():
+            raise WorkerError("the workers were stopped", CLOSED)
+        return ChildProcess(self._module, self._arguments, self._name)
+
+    def _finish(self, job: Job, result: Any) -> None:
+        """Finish a job, if nobody else has."""
+        with self._lock:
+            mine = job in self._unfinished
+            self._unfinished.pop(job, None)
+            cause = result.cause if isinstance(result, WorkerError) else ""
+            if cause in DEADLY:
+                self._rest_until_s = time.monotonic() + min(self._first_rest_s * 2**self._deaths, LONGEST_REST_S)
+                self._deaths = min(self._deaths + 1, 60)
+            elif cause == RAISED or not isinstance(result, BaseException):  # a child lived to tell
+                self._deaths = 0
+        if mine:
+            finish(job, result)
+
+    def _forget(self) -> None:
+        """In a forked child: the processes belong to the parent, and our threads do not exist here."""
+        if self._closed.is_set():
+            return
+        workers, jobs = self._workers, list(self._unfinished)
+        self._begin()
+        for worker in workers:
+            if worker.process is not None:
+                worker.process.forget()
+        for job in jobs:
+            finish(job, WorkerError("the process was forked, and the workers are its parent's", FORKED))
+
+
+def _forget_all() -> None:
+    for pool in list(_POOLS):
+        pool._forget()
+
+
+def _close_all() -> None:
+    for pool in list(_POOLS):
+        pool.close()
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget_all)
+atexit.register(_close_all)

@@ -1,0 +1,205 @@
+"""A child process, one request at a time: what it may do to its parent (nothing), and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from hotfuse.errors import WorkerError
+from hotfuse.runtime import child
+from hotfuse.runtime.child import ChildProcess, resident_bytes
+
+TOY = "tests.runtime.toy_worker"
+LIMITS = (100.0, 1 << 40)
+
+
+@pytest.fixture(name="toy")
+def _toy() -> Iterator[ChildProcess]:
+    process = ChildProcess(TOY)
+    yield process
+    process.kill()
+    process.forget()
+
+
+def gone(pid: int, timeout_s: float = 100.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def fails(
+    process: ChildProcess, request: bytes, timeout_s: float = 100.0, memory_bytes: int = 1 << 40, **more: Any
+) -> WorkerError:
+    with pytest.raises(WorkerError) as caught:
+        process.ask(request, timeout_s, memory_bytes, **more)
+    return caught.value
+
+
+def test_it_answers_again_and_again(toy: ChildProcess) -> None:
+    assert toy.ask(b"echo a b", *LIMITS) == b"a b"
+    assert toy.ask(b"echo", *LIMITS) == b""
+    assert len(toy.ask(b"long 30000000", *LIMITS)) == 30_000_000
+    assert toy.ask(b"echo " + b"y" * 10_000_000, *LIMITS) == b"y" * 10_000_000
+    assert toy.alive
+
+
+def test_nothing_that_it_prints_is_taken_for_an_answer(toy: ChildProcess) -> None:
+    assert toy.ask(b"chatter", *LIMITS) == b"quiet"
+    assert toy.ask(b"echo x", *LIMITS) == b"x"
+
+
+@pytest.mark.parametrize(("deed", "text"), [(b"fail why", "ValueError: why"), (b"leave now", "SystemExit: now")])
+def test_an_error_of_its_program_is_told_and_it_lives_on(toy: ChildProcess, deed: bytes, text: str) -> None:
+    error = fails(toy, deed)
+    assert (error.cause, str(error)) == ("raised", text)
+    assert toy.ask(b"echo x", *LIMITS) == b"x"
+
+
+def test_a_crash_is_told(toy: ChildProcess) -> None:
+    error = fails(toy, b"crash")
+    assert error.cause == "died"
+    assert str(error) == "the worker process died (Segmentation fault)"
+    assert not toy.alive
+
+
+def test_one_that_died_between_requests_is_told(toy: ChildProcess) -> None:
+    toy.ask(b"echo x", *LIMITS)
+    psutil.Process(toy.pid).kill()
+    assert gone(toy.pid)
+    assert fails(toy, b"echo " + b"y" * 10_000_000).cause == "died"
+
+
+def test_a_hang_ends_at_the_deadline(toy: ChildProcess) -> None:
+    toy.ask(b"echo x", *LIMITS)
+    begun = time.monotonic()
+    error = fails(toy, b"sleep", timeout_s=0.3)
+    assert (error.cause, str(error)) == ("timeout", "the worker process took longer than 0.3 s and was stopped")
+    assert time.monotonic() - begun < 100  # it would sleep for 1000
+    assert gone(toy.pid)
+
+
+@pytest.mark.parametrize("deed", [b"eat", b"eat-asking"])
+def test_one_that_eats_memory_is_stopped(toy: ChildProcess, deed: bytes) -> None:
+    toy.ask(b"echo x", *LIMITS)
+    limit = resident_bytes(toy.pid) + (50 << 20)
+    error = fails(toy, deed, memory_bytes=limit, serve=lambda question: b"fine")
+    assert error.cause == "memory"
+    assert f"{limit:,}" in str(error)
+    assert gone(toy.pid)
+
+
+@pytest.mark.parametrize("deed", [b"noise", b"huge"])
+def test_nonsense_costs_it_its_life(toy: ChildProcess, deed: bytes) -> None:
+    assert fails(toy, deed).cause == "nonsense"
+    assert gone(toy.pid)
+
+
+def test_it_asks_back(toy: ChildProcess) -> None:
+    table = {b"a": b"1", b"b": memoryview(b"22"), b"c": b"3" * 5_000_000}
+    assert toy.ask(b"ask a,b,c", *LIMITS, serve=table.__getitem__) == b"1+22+" + b"3" * 5_000_000
+
+
+def test_a_question_that_nobody_answers_is_an_error_of_its_program(toy: ChildProcess) -> None:
+    assert "nobody serves" in str(fails(toy, b"ask a"))
+    error = fails(toy, b"ask a", serve={}.__getitem__)
+    assert (error.cause, str(error)) == ("raised", "WorkerError: KeyError: b'a'")
+    assert toy.ask(b"echo x", *LIMITS) == b"x"
+
+
+def test_a_program_that_cannot_begin_says_why() -> None:
+    for process in (ChildProcess(TOY, ("--broken",)), ChildProcess(TOY, greeting=b"broken", name="toy")):
+        error = fails(process, b"echo x")
+        assert error.cause == "died"
+        assert str(error).endswith("cannot begin: ImportError: planted")
+        assert gone(process.pid)
+    assert fails(ChildProcess("tests.runtime.no_such_module"), b"").cause == "died"
+
+
+def test_where_no_process_can_be_started_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(WorkerError, match=r"no worker process can be started: .*temporarily unavailable") as caught:
+        ChildProcess(TOY)
+    assert caught.value.cause == "start"
+
+
+def test_its_priority_group_and_limits(toy: ChildProcess) -> None:
+    mine = os.nice(0)
+    assert toy.ask(b"facts group", *LIMITS) == str(toy.pid).encode()
+    assert toy.ask(b"facts nice", *LIMITS) == str(mine).encode()
+    assert toy.ask(b"facts oom", *LIMITS) == b"1000"
+    assert toy.ask(b"facts core", *LIMITS) == b"0"
+    nice, idle = ChildProcess(TOY, ("--nice", "more")), ChildProcess(TOY, ("--idle",))
+    assert nice.ask(b"facts nice", *LIMITS) == str(min(mine + 5, 19)).encode()
+    assert nice.ask(b"facts argv", *LIMITS) == b"['--nice', 'more']"
+    assert idle.ask(b"facts class", *LIMITS) == str(os.SCHED_IDLE).encode()
+    for process in (nice, idle):
+        process.kill()
+        process.forget()
+
+
+def test_what_it_started_goes_with_it(toy: ChildProcess) -> None:
+    bred: list[int] = []
+    assert fails(toy, b"breed", timeout_s=1.0, serve=lambda pid: bred.append(int(pid)) or b"").cause == "timeout"
+    assert len(bred) == 1
+    assert gone(bred[0])
+
+
+def test_descriptors_past_1023_are_fine() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        process = ChildProcess(TOY)
+        assert process.ask(b"echo x", *LIMITS) == b"x"
+        process.kill()
+        process.forget()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_child_that_dies_sends_no_signal_to_a_program_that_would_die_of_it() -> None:
+    script = f"""
+        import signal
+        from hotfuse.errors import WorkerError
+        from hotfuse.runtime.child import ChildProcess
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        process = ChildProcess("{TOY}")
+        process.ask(b"echo x", 100.0, 1 << 40)
+        process.kill()
+        try:
+            process.ask(b"x" * (1 << 24), 100.0, 1 << 40)
+        except WorkerError as error:
+            print(error.cause)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "died\n"), done.stderr
+
+
+def test_memory_of_a_process_that_is_gone_is_nothing() -> None:
+    assert resident_bytes(1 << 30) == 0
+    assert resident_bytes(os.getpid()) > 1 << 20
+
+
+def test_a_look_at_memory_is_due_while_nothing_comes(toy: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(child, "resident_bytes", lambda pid: looks.append(pid) or 0)
+    toy.ask(b"sleep 0.7", *LIMITS)
+    assert len(looks) >= 2
