@@ -28,6 +28,6 @@ def load(source: Any, config: Config | None = None, **options: Any) -> Any:
 
 def compile(model: Any, config: Config | None = None, **options: Any) -> Any:
     """A drop-in for a PyTorch module, function or exported program that hotfuse speeds up while it serves."""
-    from hotfuse.runtime.torch_module import compile_model
+    from hotfuse.entry import compile_torch
 
-    return compile_model(model, config, options)
+    return compile_torch(model, config, options)

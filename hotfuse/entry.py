@@ -1,4 +1,4 @@
-"""What `hotfuse.load` does: pick the front end, run the passes, open a session."""
+"""What `hotfuse.load` and `hotfuse.compile` do: pick the front end, and have what serves adapted while it serves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from hotfuse.runtime.session import Session
 
 if TYPE_CHECKING:
     from hotfuse.frontends.onnx_model import ImportedModel
+    from hotfuse.runtime.torch_class import ServedClass
+    from hotfuse.runtime.torch_classes import ClassTable
     from hotfuse.runtime.torch_exported import ExportedModel
+    from hotfuse.runtime.torch_family import Family
 
 
 def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Session | ExportedModel:
@@ -36,6 +39,20 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
     return _open(load_onnx(source, chosen), chosen)
 
 
+def compile_torch(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
+    from hotfuse.runtime.torch_module import compile_model
+
+    return compile_model(model, config, options, _adapt)
+
+
+def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
+    """Have the calls of a captured class answered by kernels, once there are some."""
+    from hotfuse.adaptive.class_subject import ClassSubject
+    from hotfuse.adaptive.state import Rules
+
+    ClassSubject(name, family, table, served, Rules(tier=1))
+
+
 def _open(imported: ImportedModel, config: Config) -> Session:
     check_static_sizes(imported.graph, config.max_value_bytes)
     failures: list[tuple[str, Exception]] = []
@@ -48,6 +65,11 @@ def _open(imported: ImportedModel, config: Config) -> Session:
     session = Session(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
+    if config.adapts:
+        from hotfuse.adaptive.session_subject import SessionSubject
+        from hotfuse.adaptive.state import Rules
+
+        session.observer = SessionSubject(session, Rules(tier=1))
     return session
 
 

@@ -4,7 +4,8 @@ A form is the dtypes and shapes of plain contiguous arrays, all inputs given by 
 every call of it, so such a call is a look into a table and a native call. Where the kernels of the last form are one thread's
 work, even the look is native (`array_call`).
 
-State: the runs of kernels by form, bounded, which belong to bound plans of the session's native executor; and the last one.
+State: the runs of kernels by form, bounded, which belong to bound plans of the session's native executor; the last one; and
+whether the next call goes the long way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class ShortWay:
         self._limit = limit
         self._table: dict[Form, tuple[Segment, ArrayCall | None]] = {}
         self._last: tuple[Segment, ArrayCall] | None = None
+        self._resting = False
         self._lock = make_lock()
 
     def __call__(self, feeds: Any) -> list[Any] | None:
@@ -57,7 +59,8 @@ class ShortWay:
             arrays.append(array)
             form += array.dtype, array.shape
         found = self._table.get(tuple(form))
-        if found is None:
+        if found is None or self._resting:
+            self._resting = False
             return None
         segment, call = found
         if call is not None:
@@ -80,6 +83,11 @@ class ShortWay:
             with self._lock:
                 if len(self._table) < self._limit:
                     self._table[form] = made
+
+    def rest(self) -> None:
+        """Leave one of the next calls to the long way, where it can be looked at. Costs the others nothing."""
+        with self._lock:
+            self._last, self._resting = None, True
 
     def forget(self) -> None:
         with self._lock:

@@ -1,7 +1,11 @@
-"""Session: a loaded ONNX model, with ONNX Runtime's calling convention."""
+"""Session: a loaded ONNX model, with ONNX Runtime's calling convention.
+
+State: what answers calls (`Serving`), published whole; counts; an observer, where something better may be published later.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +22,7 @@ from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
+from hotfuse.runtime.serving import Observer, Serving
 
 
 class Session:
@@ -40,9 +45,9 @@ class Session:
         self.overridable = () if overrides is None else overrides.defaults  # inputs that have a default
         self._overrides = overrides
         self._executor = Executor(self.plan, NUMPY, config)
-        self._native: Executor | None = None
+        self._base = self._best = Serving(self._executor)
         self._compile = config.native
-        self._short = ShortWay(graph.inputs, config.max_bound_shapes)
+        self.observer: Observer | None = None
         self._lock = make_lock()
         self._calls = 0
         self._closed = False
@@ -54,8 +59,9 @@ class Session:
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
         """The named outputs (all of them for None) as arrays; `out` gives arrays to write them into."""
         if output_names is None and out is None:
+            short = self._best.short
             try:
-                results = self._short(feeds)
+                results = None if short is None else short(feeds)
                 if results is not None:
                     self._calls += 1
                     return results
@@ -87,24 +93,67 @@ class Session:
         """By native code where there is some. Inputs that it was not made for are tier 0's, and so are errors."""
         if self._compile:
             self._make_native()
-        native = self._native
-        if native is not None:
+        best, observer = self._best, self.observer
+        if observer is None:
+            return self._answer_by(best, given)
+        candidate = observer.candidate()
+        if candidate is not None:
+            return self._shadow(candidate, given, observer)
+        started = time.perf_counter()
+        results = self._answer_by(best, given)
+        observer.called(best, time.perf_counter() - started, given)
+        return results
+
+    def _answer_by(self, serving: Serving, given: Sequence[Any]) -> list[Any]:
+        if serving.tier:
             try:
-                results = native.run(given)
-                self._short.learn(given, native.bound(tuple(map(NUMPY.type_of, given))))
+                results = serving.executor.run(given)
+                if serving.short is not None:
+                    serving.short.learn(given, serving.executor.bound(tuple(map(NUMPY.type_of, given))))
                 return results
             except (BadIndex, DimError) as error:
                 self.events.emit("native.missed", self.graph.name, str(error))
         return self._executor.run(given)
 
+    def _shadow(self, candidate: Serving, given: Sequence[Any], observer: Observer) -> list[Any]:
+        """Tier 0's answer; the candidate's goes to the observer. The candidate comes first: what it does to memory that is not
+        its own, tier 0's answer would show."""
+        results: list[Any] | Exception
+        try:
+            results = candidate.executor.run(given)
+        except Exception as error:
+            results = error
+        own = self._executor.run(given)
+        observer.shadowed(candidate, given, own, results)
+        return own
+
+    @property
+    def calls(self) -> int:
+        """How many were answered so far."""
+        return self._calls
+
+    def look_at_next(self) -> None:
+        """Let the observer see one of the next calls that go the short way."""
+        if self._best.short is not None:
+            self._best.short.rest()
+
+    def publish(self, serving: Serving | None) -> None:
+        """From now on calls are answered by this; None: by tier 0. Calls under way end as they began."""
+        if not self._closed:
+            self._best = serving or self._base
+
+    def serving(self, executor: Executor, tier: int, label: str) -> Serving:
+        """An executor as something that can be published."""
+        return Serving(executor, tier, label, ShortWay(self.graph.inputs, self.config.max_bound_shapes))
+
     def _make_native(self) -> None:
         with self._lock:
             if not self._compile:
                 return
-            from hotfuse.runtime.native import native_executor, prepared_graph  # who stays at tier 0 need not wait for it
+            from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
 
             try:
-                self._native = native_executor(prepared_graph(self.graph, self.config), NUMPY, self.config)
+                self.publish(self.serving(native_executor(self.graph, NUMPY, self.config), 1, "tier 1"))
                 self.events.emit("native.made", self.graph.name)
             except Exception as error:  # no defect of the generator may keep a model from answering
                 self.events.emit("native.failed", self.graph.name, f"{type(error).__name__}: {error}")
@@ -116,11 +165,11 @@ class Session:
     @property
     def kernels(self) -> int:
         """How many generated kernels a call runs; 0 while there is no native code."""
-        return 0 if self._native is None else self._native.kernels
+        return self._best.executor.kernels
 
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
-        executor, events = self._native or self._executor, self.events.counted()
+        executor, events = self._best.executor, self.events.counted()
         return make_report(self.graph.name, self.graph, self.opaque, executor, self._calls, events, self._closed)
 
     def explain(self) -> str:
@@ -128,22 +177,26 @@ class Session:
         return explain_text(self.graph)
 
     def settle(self, timeout_s: float = 60.0) -> bool:
-        """True when no compilation is pending for the shapes seen so far. Nothing compiles at tier 0."""
-        return True
+        """Wait until nothing is compiled, proved or published any more for the calls so far; False if that takes longer."""
+        return self.observer is None or self.observer.settled(timeout_s)
 
     def refresh(self) -> None:
         """Forget what was derived from the model's constants. ONNX constants do not change, so bound plans are dropped."""
-        self._short.forget()
+        best = self._best
+        if best.short is not None:
+            best.short.forget()
+        best.executor.clear()
         self._executor.clear()
-        if self._native is not None:
-            self._native.clear()
 
     def close(self) -> None:
         """Free bound plans and scratch memory. A closed session refuses further calls."""
         self._closed = True
-        self._native, self._compile = None, False
-        self._short.close()
+        self._compile = False
+        best, self._best = self._best, self._base
+        best.close()
         self._executor.clear()
+        if self.observer is not None:
+            self.observer.close()
         if self._overrides is not None:
             self._overrides.clear()
 

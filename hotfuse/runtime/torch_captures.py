@@ -201,6 +201,8 @@ class Captures:
             with self.classes.lock:
                 if self.family.open:
                     self.classes.add(served)
+            if self.config.adapts and self.family.adapt is not None:
+                self.family.adapt(self.family, self.name, self.classes, served)
             events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
         except Postponed as error:
             self.classes.last_miss = str(error)

@@ -5,14 +5,14 @@ State: prepared weights (`Runner`'s) and stamps of tensors that the program took
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from hotfuse.config import Config
-from hotfuse.errors import BadIndex, DimError
+from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_record import make_builder
 from hotfuse.pace import Pace, hurry
@@ -22,6 +22,17 @@ from hotfuse.runtime.torch_runner import Runner, Unready
 from hotfuse.runtime.weight_stamps import Stamps, versions
 from hotfuse.runtime.weights import LiveWeights, needs_gradient
 
+if TYPE_CHECKING:
+    from hotfuse.runtime.build import Build
+    from hotfuse.runtime.torch_runner import Kernels
+
+
+class Watcher(Protocol):
+    """Is told of calls, which tier answered and how long that took, and returns at once."""
+
+    def called(self, call: Call, tier: int, seconds: float) -> None: ...
+    def settled(self, timeout_s: float) -> bool: ...
+
 
 class ServedClass:
     """Answers the calls of one class with a captured program."""
@@ -30,8 +41,10 @@ class ServedClass:
         self.guard = guard
         self.runner = runner
         self.program = runner.program
-        self.tier = 1 if runner.config.native else 0
+        self.tier = 1 if runner.native else 0
         self.proven = not runner.config.trial  # whether it has answered a call as the module itself did
+        self.judged: Callable[[bool, str], None] | None = None  # is told how its trial ended
+        self.watcher: Watcher | None = None
         self._outdated = False
         self._live = live
         self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None
@@ -40,6 +53,23 @@ class ServedClass:
     @property
     def prepared(self) -> tuple[str, ...]:
         return self.runner.hoisted.prepared
+
+    def weights(self) -> dict[str, torch.Tensor] | str:
+        """The module's tensors by the names that the captured graph has for them, or why they are not those."""
+        tensors = self._live.read()
+        return tensors if isinstance(tensors, str) else dict(zip(self._live.names, tensors, strict=True))
+
+    def with_kernels(self, build: Build, kernels: Kernels) -> ServedClass:
+        """The same class, answered by the kernels of a build."""
+        runner = Runner(self.runner.captured, self.runner.config, (build, kernels))
+        return ServedClass(self.guard, runner, self._live.renamed(runner.names))
+
+    def make_ready(self, leaves: Sequence[Any]) -> None:
+        """Prepare weights, and bind to the shapes of a call, before one comes."""
+        tensors = self._live.read()
+        if isinstance(tensors, str):
+            raise ExecutionError(tensors)
+        self.runner.make_ready(leaves, tensors)
 
     def answer(self, call: Call) -> Any:
         """The model's answer, or a Miss when the module is not what was captured."""

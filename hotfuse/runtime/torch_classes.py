@@ -64,8 +64,14 @@ class ClassTable:
             return steady
 
     def add(self, served: ServedClass) -> None:
-        """Called under the lock, as are the next two."""
+        """Called under the lock, as are the next three."""
         self.all = (*self.all, served)
+        self._moves.clear()
+
+    def replace(self, served: ServedClass, other: ServedClass) -> None:
+        """Another class for the same calls; nothing, if the class is not here any more."""
+        self.all = tuple(other if c is served else c for c in self.all)
+        self._memo.clear()
         self._moves.clear()
 
     def forget(self, served: ServedClass) -> None:

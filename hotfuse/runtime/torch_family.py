@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,12 @@ from hotfuse.events import EventLog
 from hotfuse.locks import make_lock
 
 if TYPE_CHECKING:
+    from hotfuse.runtime.torch_class import ServedClass
+    from hotfuse.runtime.torch_classes import ClassTable
     from hotfuse.runtime.torch_serving import Controller
+
+    # what becomes of a class once it is captured
+    Adapt = Callable[["Family", str, ClassTable, ServedClass], None]
 
 SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
 
@@ -29,6 +34,7 @@ class Family:
     counted: tuple[Hashable, float] | None = None  # the captured share of a call in parts, and what was captured before it
     members: dict[int, Controller] = field(default_factory=dict)
     open: bool = True
+    adapt: Adapt | None = None
     lock: threading.Lock = field(default_factory=make_lock)
 
     def all(self) -> tuple[Controller, ...]:

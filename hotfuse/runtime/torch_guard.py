@@ -46,6 +46,7 @@ class Miss(NamedTuple):
     reason: str
     failed: Any = None
     hopeless: bool = False
+    waiting: Any = None  # a class that fits and has nothing better than the module yet
 
     @property
     def mendable(self) -> bool:

@@ -28,17 +28,18 @@ from hotfuse.runtime.torch_serving import Controller
 from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
 
 if TYPE_CHECKING:
+    from hotfuse.runtime.torch_family import Adapt
     from hotfuse.runtime.torch_report import TorchReport
 
 
 class Controls:
     """What users may ask of a compiled model."""
 
-    def __init__(self, module: torch.nn.Module, config: Config) -> None:
+    def __init__(self, module: torch.nn.Module, config: Config, adapt: Adapt | None = None) -> None:
         self.module = module
         self.config = config
         self.events = EventLog(config.max_events)
-        self.family = Family(config, self.events)
+        self.family = Family(config, self.events, adapt=adapt)
         self.controller = Controller(module, "", self.family)
 
     def settle(self, timeout_s: float | None = None) -> bool:
@@ -96,11 +97,11 @@ class _Compiled:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         inner: Controls = self._hotfuse  # type: ignore[attr-defined]
-        return compile_module(copy.deepcopy(inner.module, memo), inner.config)
+        return compile_module(copy.deepcopy(inner.module, memo), inner.config, inner.family.adapt)
 
     def __copy__(self) -> Any:
         inner: Controls = self._hotfuse  # type: ignore[attr-defined]
-        return compile_module(copy.copy(inner.module), inner.config)
+        return compile_module(copy.copy(inner.module), inner.config, inner.family.adapt)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         module = self._hotfuse.module  # type: ignore[attr-defined]
@@ -112,8 +113,8 @@ class _Compiled:
         return make, args, *rest
 
 
-def compile_model(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
-    """A drop-in for a module, function or exported program."""
+def compile_model(model: Any, config: Config | None, options: Mapping[str, Any], adapt: Adapt | None = None) -> Any:
+    """A drop-in for a module, function or exported program. `adapt` is told of what is captured."""
     chosen = resolve(config, options)
     if isinstance(model, torch.export.ExportedProgram):
         from hotfuse.runtime.torch_exported import compile_exported
@@ -122,21 +123,21 @@ def compile_model(model: Any, config: Config | None, options: Mapping[str, Any])
     if hasattr(type(model), "_hotfuse"):
         model = model._hotfuse.module
     if isinstance(model, torch.nn.Module):
-        return compile_module(model, chosen)
+        return compile_module(model, chosen, adapt)
     if callable(model) and not isinstance(model, type):
-        return compile_function(model, chosen)
+        return compile_function(model, chosen, adapt)
     raise ConfigError(f"compile takes an nn.Module, a function or an ExportedProgram, not {type(model).__name__}")
 
 
-def compile_module(module: torch.nn.Module, config: Config) -> torch.nn.Module:
+def compile_module(module: torch.nn.Module, config: Config, adapt: Adapt | None = None) -> torch.nn.Module:
     added = {name: _forwarding(name) for name in _ADDED if not hasattr(module, name)}
     kind = subclass(_Compiled, type(module), "_hotfuse", added)
-    return share_state(kind, module, "_hotfuse", Controls(module, config))  # type: ignore[no-any-return]
+    return share_state(kind, module, "_hotfuse", Controls(module, config, adapt))  # type: ignore[no-any-return]
 
 
-def compile_function(function: Callable[..., Any], config: Config) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], config: Config, adapt: Adapt | None = None) -> Callable[..., Any]:
     """The function, answered by a capture where its guard holds."""
-    inner = Controls(FunctionModule(function), config)
+    inner = Controls(FunctionModule(function), config, adapt)
 
     @functools.wraps(function)
     def compiled(*args: Any, **kwargs: Any) -> Any:

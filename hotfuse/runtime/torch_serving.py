@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
     from hotfuse.runtime.torch_trial import Trial
 
+FOREVER_S = 1e9
+LOOK_EVERY = 16  # answers of a captured class; of the others nobody hears how long they took
+
 Eager = Callable[..., Any]
 
 
@@ -84,7 +87,7 @@ class Controller:
         if call.refusal:
             self._miss(call.refusal)
             return self._through_submodules(eager, args, kwargs)
-        seen = self.classes
+        seen, started = self.classes, time.perf_counter()
         answer = self._answer(call, lambda: eager(*args, **kwargs))
         mendable = self.config.wait and isinstance(answer, Miss) and answer.mendable
         if mendable and self.captures.begin(call, args, kwargs, seen, self.calls):
@@ -94,13 +97,19 @@ class Controller:
         if not isinstance(answer, Miss):
             with self._lock:
                 self.answered += 1
+                is_looked_at = self.answered % LOOK_EVERY == 0
+            if is_looked_at:
+                self._tell(call, time.perf_counter() - started)
             return answer
         if call.frame in self.failed:
             result = self._through_submodules(eager, args, kwargs)
             if self.config.strict:  # now, because an error of the model's own would have come first
                 raise CaptureError(f"{self.name}: {self.failed.get(call.frame)}")
             return result
+        started = time.perf_counter()
         result = eager(*args, **kwargs)
+        if answer.waiting is not None and answer.waiting.watcher is not None:
+            answer.waiting.watcher.called(call, 0, time.perf_counter() - started)
         if answer.failed is not None:  # were the caller at fault, eager would have raised as well
             self.table.drop(answer.failed, "the captured program failed while serving")
             if self.config.strict:
@@ -110,6 +119,12 @@ class Controller:
             self.captures.begin(call, args, kwargs, seen, self.calls)
         return result
 
+    def _tell(self, call: Call, seconds: float) -> None:
+        """Let whoever watches the class of a call know that it answered."""
+        served = next(self.table.fitting(call), None)
+        if served is not None and served.watcher is not None:
+            served.watcher.called(call, served.tier, seconds)
+
     # finding and running a class
 
     def _answer(self, call: Call, eager: Callable[[], Any]) -> Any:
@@ -118,7 +133,7 @@ class Controller:
         missed = _NOTHING if self.classes else Miss("")
         for served in self.table.fitting(call):
             if not takes_over(self.config, served):
-                return Miss("")
+                return Miss("", waiting=served)
             proven = served.proven  # as it is now: another thread may be at its first call, too
             try:
                 answer = served.answer(call) if proven else _begin_trial(served, call)
@@ -138,6 +153,8 @@ class Controller:
         """The module's own answer to the first call of a class, which serves from now on or never again."""
         own, difference = trial.judge(eager)
         served.proven = not difference
+        if served.judged is not None:
+            served.judged(served.proven, difference)
         if served.proven:
             return own
         reason = f"the captured program answers otherwise than the module: {difference}"
@@ -197,7 +214,14 @@ class Controller:
         with self.table.lock:
             waits: list[Callable[[float | None], bool]] = [e.wait for e in self.captures.pending.values()]
         waits += [c.runner.settled for c in self.classes]
-        return all(wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for wait in waits)
+
+        def left_s() -> float | None:
+            return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+        if not all(wait(left_s()) for wait in waits):
+            return False
+        watchers = [c.watcher for c in self.classes if c.watcher is not None]
+        return all(watcher.settled(FOREVER_S if (left := left_s()) is None else left) for watcher in watchers)
 
     def refresh(self) -> None:
         """Look at the module anew: prepared values are computed again, failed captures may be tried again."""

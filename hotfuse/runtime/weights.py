@@ -47,6 +47,7 @@ class LiveWeights:
 
     def __init__(self, module: torch.nn.Module, graph: Graph, names: Sequence[str]) -> None:
         self.names = tuple(names)
+        self._module, self._graph = module, graph
         self._places = [_place(module, name) for name in names]
         self._ties = [(_place(module, a), _place(module, b)) for a, b in ties(module)]
         tensors = [table[key] for table, key in self._places]
@@ -62,6 +63,10 @@ class LiveWeights:
             declared = graph.type(name)
             if isinstance(declared, TensorType) and declared.shape != tuple(tensor.shape):
                 raise ValueError(f"weight {name} has shape {tuple(tensor.shape)}, the capture saw {declared}")
+
+    def renamed(self, names: Sequence[str]) -> LiveWeights:
+        """Those of the same module that another form of the same graph names."""
+        return LiveWeights(self._module, self._graph, names)
 
     def read(self) -> list[torch.Tensor] | str:
         """The tensors now, or why they are not those that were captured."""

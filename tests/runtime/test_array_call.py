@@ -47,7 +47,7 @@ def want(given: dict[str, Array]) -> Array:
 
 
 def is_quick(session: Session) -> bool:
-    return session._short._last is not None
+    return session._best.short._last is not None
 
 
 def test_calls_of_one_form_and_of_others_in_turn(session: Session) -> None:

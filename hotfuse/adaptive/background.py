@@ -1,0 +1,101 @@
+"""The background: one thread for all models of the process, which carries out what was decided.
+
+Callers post work and go on. Work runs in the order it was posted, one piece at a time, at a low priority where the system
+allows that for a thread; what is long rests now and then (`Pace`). Whoever is registered is asked every `TICK_S` seconds, and
+the thread begins with the first work.
+
+State: the thread, its queue, and weak references to whoever wants ticks. A forked child begins with none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from hotfuse.locks import make_lock
+
+TICK_S = 0.25
+REST_S = 30.0  # without work and without ticks: the thread ends
+
+Work = Callable[[], None]
+
+
+class Ticked(Protocol):
+    def tick(self, now_s: float) -> None: ...
+
+
+class Background:
+    """Runs posted work. `failed` is told of work that raised: nothing of it reaches a caller."""
+
+    def __init__(self, name: str = "hotfuse-adaptive", failed: Callable[[BaseException], None] | None = None) -> None:
+        self._name, self._failed = name, failed
+        self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._ticked: weakref.WeakSet[Ticked] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+        self._lock = make_lock()
+
+    def post(self, work: Work) -> None:
+        self._work.put(work)
+        self._start()
+
+    def register(self, ticked: Ticked) -> None:
+        """Have something asked every TICK_S seconds, as long as somebody else holds it and the thread runs."""
+        self._ticked.add(ticked)
+
+    def forget(self, ticked: Ticked) -> None:
+        self._ticked.discard(ticked)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        idle_since = next_tick = time.monotonic()
+        while True:
+            try:
+                work = self._work.get(timeout=TICK_S)
+            except queue.Empty:
+                work = None
+            now = time.monotonic()
+            if work is not None:
+                self._do(work)
+                idle_since = time.monotonic()
+            del work  # between pieces a name would keep the last model alive
+            if now >= next_tick:
+                for ticked in list(self._ticked):
+                    self._do(functools.partial(ticked.tick, now))
+                    idle_since = now
+                next_tick = time.monotonic() + TICK_S
+            if now - idle_since > REST_S and self._may_end():
+                return
+
+    def _may_end(self) -> bool:
+        with self._lock:
+            if self._work.empty() and not self._ticked:
+                self._thread = None
+                return True
+            return False
+
+    def _do(self, work: Work) -> None:
+        try:
+            work()
+        except BaseException as error:  # this thread serves every model of the process and must go on
+            if self._failed is not None:
+                self._failed(error)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the thread does not exist, and its work was the parent's."""
+        self._thread = None
+        self._work = queue.SimpleQueue()
+
+
+BACKGROUND = Background()
+os.register_at_fork(after_in_child=BACKGROUND._after_fork)

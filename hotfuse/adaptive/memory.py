@@ -1,0 +1,85 @@
+"""Memory: what was learned about targets that failed. It outlives the process: `write_memory`, `read_memory`.
+
+On disk a back-off is the time that was left of it, so that no clock need be the same before and after. Time in which no process
+ran does not count.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from hotfuse.adaptive.backoff import FRESH, Backoff
+from hotfuse.adaptive.json_form import from_json, to_json
+from hotfuse.adaptive.target import Target
+from hotfuse.errors import ParseError
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """`barred`: never again. `units` of it are wrong and left to tier 0. It may be tried again when the back-off is over."""
+
+    target: Target
+    reason: str
+    barred: bool = False
+    units: tuple[str, ...] = ()
+    backoff: Backoff = FRESH
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it must not be forgotten."""
+        return self.barred or bool(self.units)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """At most `limit` lessons, one for each target. Those that need not last make room, the oldest first. When all must last
+    the memory is full: it takes no other, and nothing may be built any more, so that none is needed."""
+
+    limit: int
+    lessons: tuple[Lesson, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        return sum(lesson.lasts for lesson in self.lessons) >= self.limit
+
+    def of(self, target: Target) -> Lesson:
+        """What was learned about a target; an empty lesson if nothing was."""
+        return next((lesson for lesson in self.lessons if lesson.target == target), Lesson(target, ""))
+
+    def learn(self, lesson: Lesson) -> Memory:
+        """With this lesson in place of what was known about its target."""
+        others = [known for known in self.lessons if known.target != lesson.target]
+        while len(others) >= self.limit:
+            forgettable = next((known for known in others if not known.lasts), None)
+            if forgettable is None:
+                return self
+            others.remove(forgettable)
+        return replace(self, lessons=(*others, lesson))
+
+
+def write_memory(memory: Memory, now_s: float) -> str:
+    return json.dumps(to_json(_shifted(memory, -now_s)), allow_nan=False)
+
+
+def read_memory(text: str, now_s: float) -> Memory:
+    """The memory that `write_memory` wrote. Raises ParseError if it did not."""
+    try:
+        memory: Memory = from_json(Memory, json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"this is no memory of failed targets: {error}") from None
+    targets = [lesson.target for lesson in memory.lessons]
+    if memory.limit < 1 or len(targets) > memory.limit or len(set(targets)) < len(targets):
+        raise ParseError(f"not each once, or more than {memory.limit} targets: {targets}; the text is damaged, delete it")
+    if any(lesson.backoff.times < 0 for lesson in memory.lessons):
+        raise ParseError("a target failed less than no times; the text is damaged, delete it")
+    return _shifted(memory, now_s)
+
+
+def _shifted(memory: Memory, by_s: float) -> Memory:
+    """Back-offs by another clock. What is over stays over: it ends no earlier than that clock begins."""
+    return replace(memory, lessons=tuple(replace(known, backoff=_shift(known.backoff, by_s)) for known in memory.lessons))
+
+
+def _shift(backoff: Backoff, by_s: float) -> Backoff:
+    return replace(backoff, until_s=max(0.0, backoff.until_s + by_s))

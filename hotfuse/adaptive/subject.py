@@ -1,0 +1,59 @@
+"""Subjects: what the controller adapts. A session is one, a captured class of a PyTorch module is another.
+
+The controller decides and has kernels built and proved; a subject knows its model: its graph and weights, inputs of real calls,
+and how something else comes to answer them. All methods are called by the background's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hotfuse.config import Config
+from hotfuse.events import EventLog
+from hotfuse.pace import Pace
+
+if TYPE_CHECKING:
+    from hotfuse.codegen.tile import TileProgram
+    from hotfuse.runtime.build import Build
+    from hotfuse.runtime.build_jobs import BuildRequest
+    from hotfuse.runtime.kernels import Kernel
+
+    Kernels = Mapping[TileProgram, Kernel]
+
+Array = np.ndarray[Any, Any]
+Report = Callable[[bool, str], None]  # whether a shadowed call agreed, or why not
+
+
+class Subject(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def config(self) -> Config: ...
+    @property
+    def events(self) -> EventLog: ...
+
+    def request(self) -> BuildRequest:
+        """What is to be built."""
+
+    def look_at_next(self) -> None:
+        """Have the time of one of the next calls noted, where most are answered without a look."""
+
+    def sample(self) -> Mapping[str, Array] | None:
+        """The inputs of a real call, by name, and nobody's but ours; None if there was none since they were last let go."""
+
+    def forget_sample(self) -> None: ...
+
+    def weight(self, name: str) -> Array:
+        """A weight of the graph that is to be built. Called by a worker's thread."""
+
+    def make(self, build: Build, kernels: Kernels, pace: Pace) -> Any:
+        """Something that can answer calls, bound to the shapes of the calls so far."""
+
+    def shadow(self, candidate: Any, report: Report) -> None:
+        """Have the next call answered by the original and by the candidate, and say whether they agree."""
+
+    def publish(self, candidate: Any | None, label: str) -> None:
+        """From now on calls are answered by the candidate; None: by the original."""

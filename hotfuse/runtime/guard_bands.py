@@ -1,0 +1,78 @@
+"""Guard bands: known bytes around memory, which show what a kernel does beside it.
+
+    | a page of `byte` | elements, each byte of them `byte` at first | a page of `byte` |
+
+What is written outside shows in the bands, up to a page from either end; what is written further off may kill the process: that
+is why kernels are proved in one that we can lose. What is read outside shows only where it changes a result: bytes of 0xFF are
+NaN in every float type and -1 in integers, and a second run between other bytes has another result. What is read there and then
+not used, or read further off than a page, does not show.
+
+State: `Bands` keeps what it made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hotfuse.ir.types import TensorType, type_of
+from hotfuse.runtime.memory import aligned_block
+from hotfuse.runtime.numpy_engine import NUMPY
+
+Array = np.ndarray[Any, Any]
+BAND_BYTES = 4096
+NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # NaN in float types; a large number in float32 and float64
+
+
+class Bands:
+    """Makes arrays between bands of one byte value. A segment takes it for its engine's arrays."""
+
+    shares_threads = False
+    address = staticmethod(NUMPY.address)
+
+    def __init__(self, byte: int) -> None:
+        self._byte = byte
+        self._made: list[tuple[Array, Array]] = []
+
+    def fresh(self, type: TensorType) -> Array:
+        """An array in which nothing was written yet."""
+        array, block = self._place(type)
+        block[...] = self._byte
+        return array
+
+    def copy(self, array: Array) -> Array:
+        """The same elements, in order."""
+        made, block = self._place(type_of(array))
+        block[:BAND_BYTES] = block[BAND_BYTES + made.nbytes :] = self._byte
+        made[...] = array
+        return made
+
+    def damage(self, array: Array) -> str:
+        """Where something was written beside an array that was made here; "" if nothing was."""
+        block = next(block for made, block in self._made if made is array)
+        for where, band in (("before", block[:BAND_BYTES]), ("behind", block[BAND_BYTES + array.nbytes :])):
+            places = np.flatnonzero(band != self._byte)
+            if places.size:
+                off = BAND_BYTES - int(places[-1]) if where == "before" else int(places[0]) + 1
+                return f"{places.size} bytes {where} it were written, the nearest {off} off"
+        return ""
+
+    def results(self, type: TensorType) -> Callable[[], tuple[Array, int]]:
+        def make() -> tuple[Array, int]:
+            array = self.fresh(type)
+            return array, self.address(array)
+
+        return make
+
+    def contiguous(self, value: Any) -> Any:
+        return NUMPY.contiguous(value)
+
+    def _place(self, type: TensorType) -> tuple[Array, Array]:
+        size = math.prod(type.sizes) * type.dtype.bytes
+        block = aligned_block(2 * BAND_BYTES + size)
+        array = block[BAND_BYTES : BAND_BYTES + size].view(type.dtype.numpy).reshape(type.sizes)
+        self._made.append((array, block))
+        return array, block

@@ -1,0 +1,207 @@
+"""Proofs: the kernels of a build against the original operators, unit by unit, on the inputs of a real call.
+
+Tier 0 computes the values of the graph node by node, in numpy. As soon as a unit's nodes are done, its kernels run on what tier
+0 computed for what they read (`unit_proof`), so that no error hides behind another's. Weights are asked for when needed first,
+prepared values are computed then, and everything is dropped after its last use: at any time there is little more than a
+layer in memory. Kernels may write anywhere: this belongs into a process that can be lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.config import Config
+from hotfuse.errors import DimError, InputError, VerifyError
+from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.dim import symbols_of
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.op import OPS
+from hotfuse.ir.types import SizeType, TensorType, Type
+from hotfuse.pace import Pace, hurry
+from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.binding import check_size, concrete_attrs, concrete_type, concrete_values, learned_sizes
+from hotfuse.runtime.build import Build, Unit
+from hotfuse.runtime.driver import Driver, get_driver
+from hotfuse.runtime.kernels import Kernel
+from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.segment import Part
+from hotfuse.runtime.threads import team_size
+from hotfuse.runtime.tier0_values import Tier0Values
+from hotfuse.runtime.unit_proof import Outcome, Subject, prove_unit
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class UnitVerdict:
+    """Of the unit at place `unit` of a build: whether its kernels are right, or the reason why not; which values were seen,
+    and by which rules; the seconds that the proof took, and a run of the kernels. `tried` is False where nothing can be said:
+    tier 0 itself could not compute what the kernels read, or they were not made for these sizes."""
+
+    unit: int
+    ok: bool
+    reason: str
+    what: str
+    seconds: float
+    native_s: float
+    tried: bool = True
+
+
+def prove(
+    build: Build,
+    kernels: Mapping[TileProgram, Kernel],
+    inputs: Mapping[str, Array],
+    weight: Callable[[str], Array],
+    config: Config,
+    units: Collection[int] | None = None,
+    pace: Pace = hurry,
+) -> list[UnitVerdict]:
+    """A verdict on each unit (on those at the places `units`, if given), in order. `weight` is asked, by name, for the weights
+    of the graph that was built."""
+    chosen = sorted(range(len(build.units)) if units is None else set(units))
+    for place in chosen:
+        _check_kernels(place, build.units[place], kernels)
+    graph = _needed_graph(build.hoisted, [build.units[place] for place in chosen])
+    given = _given_types(graph, inputs, weight)
+    values = concrete_values(graph, given, check_size(config.max_value_bytes))
+    sizes = learned_sizes(graph, given)
+    nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
+    subjects = {place: _subject(graph, build.units[place], kernels, values, sizes, nodes) for place in chosen}
+    driver, threads = get_driver(), team_size(host_spec(config.isa), config.threads)
+
+    order = {node.id: turn for turn, node in enumerate(graph.nodes)}
+    due: dict[int, list[int]] = {}
+    for place in chosen:
+        due.setdefault(max(order[id] for id in build.units[place].nodes), []).append(place)
+    uses = [
+        [*node.inputs, *node.outputs, *(n for place in due.get(turn, ()) for n in subjects[place].needs)]
+        for turn, node in enumerate(graph.nodes)
+    ]
+    tier_0 = Tier0Values(graph, values, inputs, weight, config, uses)
+    found: list[UnitVerdict] = []
+    for turn, node in enumerate(graph.nodes):
+        pace()
+        tier_0.compute(nodes[node.id])
+        for place in due.get(turn, ()):
+            misfit = _misfit(subjects[place], graph, values, sizes)
+            found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict))
+            pace()
+        tier_0.drop(turn)
+    return sorted(found, key=lambda verdict: verdict.unit)
+
+
+def _verdict(
+    place: int, subject: Subject, tier_0: Tier0Values, misfit: str, driver: Driver, threads: int, strict: bool
+) -> UnitVerdict:
+    begun = time.perf_counter()
+    reason = misfit or next((tier_0.lost[n] for n in subject.needs if n in tier_0.lost), "")
+    outcome = Outcome()
+    if not reason:
+        try:
+            outcome = prove_unit(subject, {name: tier_0.value(name) for name in subject.needs}, driver, threads)
+        except Exception as error:  # a defect of the proof says nothing of the kernels, nor of other units
+            if strict:
+                raise
+            reason = f"the proof failed: {type(error).__name__}: {error}"
+    seconds = time.perf_counter() - begun
+    if reason:
+        return UnitVerdict(place, False, f"nothing was proved: {reason}", "", seconds, 0.0, tried=False)
+    return UnitVerdict(place, not outcome.reason, outcome.reason, outcome.what, seconds, outcome.seconds)
+
+
+def _check_kernels(place: int, unit: Unit, kernels: Mapping[TileProgram, Kernel]) -> None:
+    missing = next((r.program.name for r in unit.recipes if r.program not in kernels), None)
+    if missing is not None:
+        raise VerifyError(f"unit {place} ({', '.join(unit.nodes)}) has no kernel for its program {missing}; compile it first")
+
+
+def _needed_graph(hoisted: Hoisted, units: Sequence[Unit]) -> Graph:
+    """What was split is one graph again: the nodes that some units need, each just before what needs it first."""
+    halves = [hoisted.main] if hoisted.prepare is None else [hoisted.main, hoisted.prepare]
+    producer = {name: node for half in halves for name, node in half.producer.items()}
+    wanted = [n for unit in units for n in (*unit.nodes, *(n for r in unit.recipes for n in (*r.reads, *r.writes)))]
+    order: dict[str, Node] = {}
+    waiting = [(name, False) for name in reversed(wanted)]
+    while waiting:
+        name, ready = waiting.pop()
+        node = producer.get(name)
+        if node is None or node.id in order:
+            continue
+        if ready:
+            order[node.id] = node
+        else:
+            waiting.append((name, True))
+            waiting.extend((n, False) for n in reversed([*node.uses]))
+    used = {n for node in order.values() for n in node.uses} | set(wanted)
+    made = {n for node in order.values() for n in node.outputs}
+    weights = dict.fromkeys(w for half in halves for w in half.weights if w in used and w not in made)
+    constants = {n: c for half in halves for n, c in half.constants.items() if n in used}
+    values = {n: v for half in halves for n, v in half.values.items()}
+    return replace(
+        hoisted.main, nodes=tuple(order.values()), weights=tuple(weights), constants=constants, values=values, outputs=()
+    )
+
+
+def _given_types(graph: Graph, inputs: Mapping[str, Array], weight: Callable[[str], Array]) -> dict[str, Type]:
+    given: dict[str, Type] = {}
+    for name in graph.inputs:
+        if name not in inputs:
+            raise InputError(f"input {name} is missing; a proof needs all inputs of one call")
+        value: Any = inputs[name]
+        given[name] = SizeType(value) if isinstance(value, int) else NUMPY.type_of(value)
+    for name in graph.weights:
+        declared = graph.type(name)
+        known = isinstance(declared, TensorType) and declared.is_static
+        given[name] = declared if known else NUMPY.type_of(weight(name))
+    return given
+
+
+def _subject(
+    graph: Graph,
+    unit: Unit,
+    kernels: Mapping[TileProgram, Kernel],
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    nodes: Mapping[str, Node],
+) -> Subject:
+    parts = tuple(Part(recipe, kernels[recipe.program]) for recipe in unit.recipes)
+    writes = tuple(dict.fromkeys(n for r in unit.recipes for n in r.writes))
+    reads = tuple(dict.fromkeys(n for r in unit.recipes for n in r.reads if n not in writes))
+    types = {n: t for n in (*reads, *writes) if isinstance(t := values[n].type, TensorType)}
+    own = tuple(nodes[id] for id in unit.nodes)
+    views = _views(graph, Subject(own, (), parts, reads, writes, types, sizes).given, reads)
+    return Subject(own, tuple(nodes[node.id] for node in views), parts, reads, writes, types, sizes)
+
+
+def _views(graph: Graph, given: Sequence[str], reads: Sequence[str]) -> list[Node]:
+    """The nodes that only look at what kernels read, from there to what a unit's nodes are given."""
+    found: set[str] = set()
+    for name in given:
+        chain: list[str] = []
+        while name not in reads and name in graph.producer and OPS[graph.producer[name].op].view:
+            chain.append(graph.producer[name].id)
+            name = graph.producer[name].inputs[0] or ""
+        if name in reads:
+            found.update(chain)
+    return [node for node in graph.nodes if node.id in found]
+
+
+def _misfit(subject: Subject, graph: Graph, values: Mapping[str, Value], sizes: Mapping[str, int]) -> str:
+    """Why a unit's kernels do not run at these sizes, if they do not."""
+    try:
+        for symbol in symbols_of(d for part in subject.parts for d in part.recipe.sizes):
+            if sizes[symbol.name] < symbol.minimum:
+                return f"{symbol.name} is {sizes[symbol.name]}; native code was made for {symbol.minimum} and more"
+        for name in (*subject.reads, *subject.writes):
+            said, actual = concrete_type(graph.type(name), sizes), values[name].type
+            if said != actual:
+                return f"{name} is {actual}, and its kernels were made for {said}"
+    except DimError as error:  # a share of nothing
+        return str(error)
+    return ""

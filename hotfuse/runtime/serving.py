@@ -1,0 +1,50 @@
+"""Serving: one way to answer a session's calls, and what is to be told of each call.
+
+A session has two: tier 0, which is always there, and the best that was published. Publishing is one assignment; a call keeps
+what it began with until it ends, and code goes with the last call that is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.quick import ShortWay
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """An executor, its tier, and the short way through it, which tier 0 has not. `label` is its name in events and reports."""
+
+    executor: Executor
+    tier: int = 0
+    label: str = "tier 0"
+    short: ShortWay | None = None
+
+    def close(self) -> None:
+        """Free what is idle and learn nothing any more; calls under way finish."""
+        if self.short is not None:
+            self.short.close()
+        self.executor.clear()
+
+
+class Observer(Protocol):
+    """Whoever decides what a session's calls are answered by. Its methods run in callers' threads: they return at once."""
+
+    def called(self, serving: Serving, seconds: float, given: Sequence[Any]) -> None:
+        """A call was answered the long way."""
+
+    def candidate(self) -> Serving | None:
+        """What the call that asks is to be shadowed by: it is answered by tier 0, and by this one for comparison."""
+
+    def shadowed(
+        self, candidate: Serving, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception
+    ) -> None:
+        """What tier 0 and the candidate made of one call."""
+
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until nothing is pending; False if that takes longer."""
+
+    def close(self) -> None: ...

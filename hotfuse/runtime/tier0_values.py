@@ -1,0 +1,103 @@
+"""The values of a graph by tier 0, node by node, each alive only while somebody needs it.
+
+Weights and constants are fetched when they are needed first. What an operator cannot compute is lost, and so is what follows
+from it; the rest goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hotfuse.config import Config
+from hotfuse.errors import HotfuseError
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.runtime.engine import Compute, RunGraph
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.numpy_engine import NUMPY
+
+Array = np.ndarray[Any, Any]
+
+
+class Tier0Values:
+    """Computes nodes one after the other, in numpy. `uses` are the names that each turn needs, a node's own among them.
+
+    State: the values that are alive, and why others could not be computed (`lost`)."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        types: Mapping[str, Value],
+        inputs: Mapping[str, Array],
+        weight: Callable[[str], Array],
+        config: Config,
+        uses: Sequence[Sequence[str | None]],
+    ) -> None:
+        self._graph, self._types, self._inputs, self._weight, self._config = graph, types, inputs, weight, config
+        self._weights = set(graph.weights)
+        self._alive: dict[str, Any] = {}
+        self._nested: dict[int, Executor] = {}
+        self._dead: dict[int, list[str]] = {}
+        for name, turn in {name: turn for turn, names in enumerate(uses) for name in names if name is not None}.items():
+            self._dead.setdefault(turn, []).append(name)
+        self.lost: dict[str, str] = {}
+
+    def value(self, name: str) -> Any:
+        if name not in self._alive:
+            if name in self._graph.constants:
+                found: Any = self._graph.constants[name].numpy()
+            else:
+                found = self._weight(name) if name in self._weights else self._inputs[name]
+            self._alive[name] = np.asarray(found) if isinstance(found, int | np.generic | np.ndarray) else found
+        return self._alive[name]
+
+    def compute(self, node: Node) -> None:
+        """The results of a node, whose attributes are exact."""
+        reason = next((self.lost[n] for n in node.uses if n in self.lost), "")
+        try:
+            if not reason:
+                compute = self._bind(node)
+                with np.errstate(all="ignore"):
+                    made = compute.function(*(None if n is None else self.value(n) for n in node.inputs))
+                for name, value in zip(node.outputs, made if compute.many else (made,), strict=False):
+                    self._alive[name] = np.asarray(value) if isinstance(value, np.generic) else value
+        except HotfuseError as error:
+            reason = str(error)
+        except Exception as error:  # whatever an operator raises: only what needs its results is not proved
+            reason = f"{node.origin or node.id}: operator {node.op} failed: {type(error).__name__}: {error}"
+        if reason:
+            self.lost |= dict.fromkeys(node.outputs, reason)
+
+    def drop(self, turn: int) -> None:
+        """Forget what nobody needs after this turn."""
+        for name in self._dead.get(turn, ()):
+            self._alive.pop(name, None)
+
+    def _bind(self, node: Node) -> Compute:
+        if node.op == "torch_op":
+            return _through_torch(node)
+        run_graph = RunGraph(self._run_nested, self._config.max_loop_rounds, self._config.max_value_bytes)
+        return NUMPY.bind(node, [self._types[n] if n else Value("") for n in node.inputs], run_graph)
+
+    def _run_nested(self, graph: Graph, inputs: Sequence[Any]) -> Sequence[Any]:
+        executor = self._nested.get(id(graph))
+        if executor is None:
+            executor = self._nested[id(graph)] = Executor(trivial_plan(graph), NUMPY, self._config)
+        return executor.run(inputs, inner=True)
+
+
+def _through_torch(node: Node) -> Compute:
+    """An operator that only torch knows. It gets copies: nobody says what it does to its operands."""
+    from hotfuse.frontends.torch_tensor import to_numpy, to_torch
+    from hotfuse.runtime.torch_engine import bind_torch_op
+
+    compute = bind_torch_op(node)
+
+    def run(*inputs: Any) -> Any:
+        made = compute.function(*(None if x is None else to_torch(np.array(x)) for x in inputs))
+        return [to_numpy(x) for x in made] if compute.many else to_numpy(made)
+
+    return Compute(run, compute.many)

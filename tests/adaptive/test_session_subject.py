@@ -1,0 +1,189 @@
+"""A session with no option set: tier 0 answers at once, kernels are built and proved behind it, and nothing wrong ever serves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import pytest
+
+import hotfuse
+from hotfuse.adaptive import controller as controllers
+from hotfuse.errors import WorkerError
+from hotfuse.runtime.build_jobs import BuildReply
+from hotfuse.runtime.session import Session
+
+Array = np.ndarray[Any, Any]
+WIDTH = 512
+RNG = np.random.default_rng(0)
+WEIGHTS = [(RNG.standard_normal((WIDTH, WIDTH)) / 22).astype(np.float32) for _ in range(4)]
+
+
+def model() -> onnx.ModelProto:
+    """Large enough that tier 0 has spent its budget after some calls."""
+    nodes, name = [], "x"
+    for i in range(len(WEIGHTS)):
+        nodes += [oh.make_node("MatMul", [name, f"w{i}"], [f"m{i}"]), oh.make_node("Tanh", [f"m{i}"], [f"t{i}"])]
+        name = f"t{i}"
+    nodes.append(oh.make_node("Softmax", [name], ["y"]))
+    float32 = onnx.TensorProto.FLOAT
+    graph = oh.make_graph(
+        nodes,
+        "net",
+        [oh.make_tensor_value_info("x", float32, ["n", WIDTH])],
+        [oh.make_tensor_value_info("y", float32, ["n", WIDTH])],
+        [onh.from_array(w, f"w{i}") for i, w in enumerate(WEIGHTS)],
+    )
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=8)
+
+
+def want(x: Array) -> Array:
+    for w in WEIGHTS:
+        x = np.tanh(x.astype(np.float64) @ w)
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def feed(rows: int = 96) -> Array:
+    return np.random.default_rng(rows).standard_normal((rows, WIDTH)).astype(np.float32)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache")) as opened:
+        yield opened
+
+
+def serve(session: Session, until: Any, limit_s: float = 60.0) -> int:
+    """Call, and check every answer, until something is so; how many calls that took."""
+    x, calls, deadline = feed(), 0, time.monotonic() + limit_s
+    exact = want(x)
+    while not until():
+        assert time.monotonic() < deadline, [f"{e.kind} {e.reason}" for e in session.events]
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-7)
+        calls += 1
+    return calls
+
+
+def is_fused(session: Session) -> bool:
+    return session.kernels > 0
+
+
+def test_kernels_come_by_themselves(session: Session) -> None:
+    (y,) = session.run(None, {"x": feed()})
+    np.testing.assert_allclose(y, want(feed()), rtol=1e-4, atol=1e-7)
+    assert not is_fused(session)
+    serve(session, lambda: is_fused(session))
+    kinds = [e.kind for e in session.events.of("tier")]
+    assert kinds[:4] == ["tier.build", "tier.prove", "tier.shadow", "tier.publish"]
+    for rows in (1, 7, 96, 200):
+        np.testing.assert_allclose(session.run(None, {"x": feed(rows)})[0], want(feed(rows)), rtol=1e-4, atol=1e-7)
+    assert "generated kernels" in session.report().why
+
+
+def test_settle_waits_for_what_can_be_done_without_a_call(session: Session) -> None:
+    serve(session, lambda: session.events.of("tier.build"))
+    assert session.settle(60)
+    assert session.events.of("tier.shadow")
+    serve(session, lambda: is_fused(session), 10)
+
+
+def test_a_model_that_is_hardly_called_is_left_alone(session: Session) -> None:
+    session.run(None, {"x": feed(1)})
+    assert session.settle(10)
+    assert not session.events.of("tier")
+
+
+@pytest.mark.parametrize("options", [{"tier": 0}, {"disable": True}])
+def test_nothing_is_built_where_that_is_not_wanted(options: dict[str, Any]) -> None:
+    with hotfuse.load(model().SerializeToString(), **options) as session:
+        assert session.observer is None
+
+
+def wrong(reply: BuildReply, which: str) -> BuildReply:
+    """A reply whose programs of one kind have the code of a program with another constant: a miscompile."""
+    from hotfuse.codegen.llvm_compile import compile_ir
+    from hotfuse.codegen.llvm_cpu import emit
+    from hotfuse.codegen.tile_reader import parse_program
+    from hotfuse.codegen.tile_text import print_program
+    from hotfuse.hardware.spec import host_spec
+
+    spec, objects = host_spec(), list(reply.objects)
+    for place, program in enumerate(reply.build.programs):
+        if program.name == which:
+            text = print_program(program)
+            broken = text.replace("map exp ", "map sin ")
+            assert broken != text
+            objects[place] = compile_ir(emit(parse_program(broken), spec.vector_bytes // 4, spec.isa), spec)
+    return replace(reply, objects=tuple(objects))
+
+
+def test_a_wrong_kernel_never_serves_and_the_rest_does(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = controllers.Controller._built
+
+    def built(self: Any, decision: Any, result: Any) -> None:
+        original(self, decision, wrong(result, "rows"))
+
+    monkeypatch.setattr(controllers.Controller, "_built", built)
+    serve(session, lambda: is_fused(session))
+    (event,) = session.events.of("tier.quarantine")
+    assert "wrong" in event.reason
+    assert "operators run one by one" in session.report().why
+    serve(session, lambda: True)
+
+
+@pytest.mark.parametrize("fault", ["raise", "refuse"])
+def test_a_build_that_fails_costs_an_event(session: Session, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def fail(self: Any, decision: Any, result: Any) -> None:
+        original(self, decision, WorkerError("the build worker died (Segmentation fault)", "died") if fault == "raise" else 3)
+
+    original = controllers.Controller._built
+    monkeypatch.setattr(controllers.Controller, "_built", fail)
+    serve(session, lambda: session.events.of("tier.retire"))
+    assert not is_fused(session)
+    assert session.settle(10)
+
+
+def test_swaps_under_many_callers(session: Session) -> None:
+    """Eight threads call while kernels are published and withdrawn; every answer is one implementation's or the other's."""
+    serve(session, lambda: is_fused(session))
+    x = feed()
+    fused, plain = session._best, session._base
+    answers = []
+    for serving in (fused, plain):
+        session.publish(serving)
+        answers.append(session.run(None, {"x": x})[0].tobytes())
+    seen: list[bytes] = []
+    stop = threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            seen.append(session.run(None, {"x": x})[0].tobytes())
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for turn in range(400):
+        session.publish((fused, plain)[turn % 2])
+        time.sleep(0.001)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(seen) <= set(answers)
+    assert len(seen) > 16
+
+
+def test_a_closed_session_lets_go(session: Session) -> None:
+    serve(session, lambda: session.events.of("tier.build"))
+    session.close()
+    time.sleep(0.1)
+    assert not is_fused(session)

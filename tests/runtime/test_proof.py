@@ -1,0 +1,411 @@
+"""Proofs of kernels: right ones pass, planted miscompiles are caught, and no kernel is blamed for what is not its fault."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotfuse.codegen.tile import Fill, For, Index, Store, TileProgram, walk
+from hotfuse.errors import InputError, VerifyError
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import symbol
+from hotfuse.ir.types import BF16, F16, F32, F64, I64, TensorType, tensor
+from hotfuse.runtime import proof
+from hotfuse.runtime.exact import exact_values, run_nodes
+from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
+from hotfuse.runtime.proof import UnitVerdict, prove
+from hotfuse.runtime.unit_proof import Outcome, Subject, judge_results
+from hotfuse.runtime.unit_rule import BITS, EQUAL, Rule, judge, rule_of
+from tests.codegen.lowering import Make, graph_of
+from tests.runtime.mutants import mutants, planted
+from tests.runtime.proof_models import CONFIG, SIZES, TEXTS, Array, Built, built, from_graph
+
+NO_DRIVER: Any = None  # where no kernel runs
+
+
+@pytest.fixture(name="models", scope="module")
+def _models() -> dict[str, Built]:
+    return {name: built(name) for name in TEXTS}
+
+
+def verdicts(model: Built, feeds: dict[str, Array], **options: Any) -> list[UnitVerdict]:
+    return prove(model.build, model.kernels, feeds, model.weight, CONFIG, **options)
+
+
+def small(make: Make, **types: TensorType) -> Built:
+    """A model written with a builder."""
+    return from_graph(graph_of(make, types), lambda seed: {})
+
+
+def changed(model: Built, unit: int, kind: str, instruction: type, number: int = 0) -> Built:
+    """The model with one change of a kind to an instruction of a type."""
+    program = model.build.units[unit].recipes[0].program
+    found = [p for k, p in mutants(program) if k == kind and _differs(program, p, instruction)]
+    return planted(model, unit, 0, found[number])
+
+
+def _differs(a: TileProgram, b: TileProgram, instruction: type) -> bool:
+    left, right = walk(a.body), walk(b.body)
+    return any(x != y and isinstance(x, instruction) and not isinstance(x, For) for x, y in zip(left, right, strict=False))
+
+
+# right kernels
+
+
+@pytest.mark.parametrize("name", list(TEXTS))
+def test_right_kernels_are_proved(models: dict[str, Built], name: str) -> None:
+    model = models[name]
+    assert model.build.units
+    for sizes in (SIZES, {"b": 1, "s": 16}, {"b": 2, "s": 33}):
+        found = verdicts(model, model.feeds(1, **sizes))
+        assert [v.unit for v in found] == list(range(len(model.build.units)))
+        assert [v.reason for v in found if not v.ok] == []
+        assert all(v.tried and v.what and v.seconds >= v.native_s > 0 for v in found)
+
+
+def test_a_pace_is_kept_and_units_can_be_chosen() -> None:
+    model, turns, asked = layers(8), [], []
+    (verdict,) = prove(
+        model.build, model.kernels, model.feeds(1), lambda n: asked.append(n) or model.weight(n), CONFIG, {0},
+        lambda: turns.append(1),
+    )  # fmt: skip
+    assert (verdict.unit, verdict.ok) == (0, True)
+    assert len(turns) >= 2
+    assert 0 < len(set(asked)) < len(model.build.hoisted.sources)
+
+
+def layers(count: int) -> Built:
+    """Products of 160 x 160, one after the other; all are results, so that each is a unit of its own."""
+    builder = GraphBuilder()
+    x = builder.input("x", tensor(F32, symbol("n", 1), 160))
+    rng = np.random.default_rng(0)
+    results = []
+    for i in range(count):
+        weight = builder.constant((rng.standard_normal((160, 160)) / 12).astype(np.float32), name=f"w{i}")
+        x = builder.add("tanh", builder.add("matmul", x, weight))
+        results.append(x)
+    return from_graph(
+        builder.build(results), lambda seed: {"x": np.random.default_rng(seed).standard_normal((9, 160)).astype(np.float32)}
+    )
+
+
+def test_weights_are_asked_for_when_needed_and_dropped_after_their_last_use() -> None:
+    model = layers(8)
+    assert len(model.build.hoisted.sources) == 8
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+
+    def weight(name: str) -> Array:
+        nonlocal most
+        gc.collect()
+        most = max(most, len(alive))
+        made: Any = model.weight(name).copy().view(_Tracked)
+        alive.add(made)
+        return made  # type: ignore[no-any-return]
+
+    found = prove(model.build, model.kernels, model.feeds(0), weight, CONFIG)
+    assert all(v.ok for v in found)
+    assert most <= 1
+
+
+class _Tracked(np.ndarray):  # type: ignore[type-arg]
+    """An array that can be watched."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+# wrong kernels, one for each thing that is looked at
+
+
+def test_bytes_beside_an_array_show_whoever_writes_them() -> None:
+    for byte in (NAN_BYTES, LARGE_BYTES):
+        for offset, said in ((-4, "before"), (40, "behind"), (40 + 4095, "behind"), (-4096, "before")):
+            bands = Bands(byte)
+            array = bands.fresh(tensor(F32, 2, 5))
+            copy = bands.copy(np.arange(3, dtype=np.int16))
+            assert not bands.damage(array)
+            assert not bands.damage(copy)
+            assert copy.tolist() == [0, 1, 2]
+            memory = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * 1).from_address(array.ctypes.data + offset))
+            memory[0] ^= 1
+            assert said in bands.damage(array)
+            assert f" {-offset if offset < 0 else offset - 39} off" in bands.damage(array)
+
+
+def rows_of(make: Make, rows: int = 5, columns: int = 37) -> tuple[Built, dict[str, Array]]:
+    model = small(make, x=tensor(F32, symbol("n", 1), columns))
+    return model, {"x": np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)}
+
+
+def test_what_is_written_beside_a_result_is_caught() -> None:
+    model, feeds = rows_of(lambda b, x: b.add("tanh", x))
+    program = model.build.units[0].recipes[0].program
+    wrong = [p for kind, p in mutants(program) if kind == "stride" and _differs(program, p, Store)]
+    found = [verdicts(planted(model, 0, 0, p), feeds)[0] for p in wrong]
+    assert not any(v.ok for v in found)
+    for where in ("before", "behind"):
+        assert any(f"bytes {where} it were written, the nearest 1 off" in v.reason for v in found), where
+
+
+def test_an_element_that_nobody_writes_is_caught_whatever_it_should_be() -> None:
+    model, feeds = rows_of(lambda b, x: b.add("tanh", x))
+    feeds["x"][...] = np.nan  # so that the bytes that were there before would do
+    program = model.build.units[0].recipes[0].program
+    (short,) = [p for k, p in mutants(program) if k == "limit" and p.grid != program.grid][:1]
+    (verdict,) = verdicts(planted(model, 0, 0, short), feeds)
+    assert "two runs differ" in verdict.reason
+
+
+def test_an_input_that_is_changed_is_caught(models: dict[str, Built]) -> None:
+    model, feeds = rows_of(lambda b, x: b.add("tanh", x))
+    program = model.build.units[0].recipes[0].program
+    target, source = (next(b.name for b in program.buffers if b.kind == kind) for kind in ("output", "input"))
+
+    def rewritten(body: Any) -> Any:
+        return tuple(
+            replace(it, body=rewritten(it.body)) if hasattr(it, "body")
+            else replace(it, at=replace(it.at, buffer=source)) if isinstance(it, Store) else it
+            for it in body
+        )  # fmt: skip
+
+    assert target != source
+    (verdict,) = verdicts(planted(model, 0, 0, replace(program, body=rewritten(program.body))), feeds)
+    assert verdict.reason == "it is an input, and was changed"
+    assert verdict.what == "x"
+
+
+def test_an_index_that_only_the_kernel_refuses_is_caught(models: dict[str, Built]) -> None:
+    model = small(lambda b, x, i: b.add("gather", x, i), x=tensor(F32, 6, 9), i=tensor(I64, symbol("n", 1)))
+    feeds = {"x": np.ones((6, 9), np.float32), "i": np.array([0, 5])}
+    (good,) = verdicts(model, feeds)
+    (verdict,) = verdicts(changed(model, 0, "limit", Index), feeds)
+    assert good.ok
+    assert "index" in verdict.reason
+
+
+def test_one_wrong_tail_row_is_caught() -> None:
+    model, feeds = rows_of(lambda b, x: b.add("softmax", x, axis=-1), rows=301)
+    program = model.build.units[0].recipes[0].program
+    fates = Counter(verdicts(planted(model, 0, 0, p), feeds)[0].ok for k, p in mutants(program) if k in ("start", "constant"))
+    assert fates[False] > 0
+
+
+def test_a_result_is_judged_in_the_coarsest_type_that_it_went_through() -> None:
+    model, feeds = rows_of(lambda b, x: b.add("cast", b.add("atan", x), to=F64))
+    (verdict,) = verdicts(model, feeds)
+    assert verdict.ok
+    original = np.arctan(feeds["x"]).astype(np.float64)
+    off = (np.arctan(feeds["x"]) * np.float32(1 + 1e-6)).astype(np.float64)
+    for ours, right in ((original, True), (off, False)):
+        assert bool(judge(Rule(4, F32), ours, original, np.arctan(feeds["x"].astype(np.float64)))) == right
+
+
+def test_what_a_fold_begins_with_shows_even_if_these_inputs_hide_it() -> None:
+    model, feeds = rows_of(lambda b, x: b.add("reduce_max", x, axes=(1,), keepdims=False))
+    assert (feeds["x"].max(axis=1) > 0).all()
+    program = model.build.units[0].recipes[0].program
+    (good,) = verdicts(model, feeds)
+    zero = next(p for _, p in mutants(program) if _differs(program, p, Fill))
+    (verdict,) = verdicts(planted(model, 0, 0, zero), feeds)
+    assert good.ok
+    assert not verdict.ok
+
+
+# the rules
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda b, x: b.add("concat", x, x, axis=1), "bits"),
+        (lambda b, x: b.add("cast", x, to=F16), "bits"),
+        (lambda b, x: b.add("greater", x, b.constant(np.float32(0))), "bits"),
+        (lambda b, x: b.add("argmax", b.add("exp", x), axis=1), "bits"),
+        (lambda b, x: b.add("relu", x), "0 ulp"),
+        (lambda b, x: b.add("reduce_max", x, axes=(1,)), "0 ulp"),
+        (lambda b, x: b.add("add", x, x), "2 ulp"),
+        (lambda b, x: b.add("relu", b.add("add", x, x)), "2 ulp"),
+        (lambda b, x: b.add("exp", x), "4 ulp"),
+        (lambda b, x: b.add("cast", b.add("atan", x), to=F64), "4 ulp of f32"),
+        (lambda b, x: b.add("cast", b.add("exp", b.add("exp", b.add("cast", x, to=BF16))), to=F32), "float64 of bf16"),
+        (lambda b, x: b.add("sigmoid", x), "4 ulp"),
+        (lambda b, x: b.add("gelu", x), "float64"),
+        (lambda b, x: b.add("softplus", x), "float64"),
+        (lambda b, x: b.add("exp", b.add("add", x, x)), "float64"),
+        (lambda b, x: b.add("softmax", x, axis=1), "float64"),
+        (lambda b, x: b.add("reduce_sum", x, axes=(1,)), "float64"),
+    ],
+)
+def test_the_strictest_rule_applies(make: Make, rule: str) -> None:
+    graph = graph_of(make, {"x": tensor(F32, 3, 5)})
+    given = {"x": np.ones((3, 5), np.float32), **{n: c.numpy() for n, c in graph.constants.items()}}
+    original = run_nodes(graph.nodes, given)
+    assert str(rule_of(graph.nodes, original, graph.outputs[0])) == rule
+
+
+def test_exact_values_are_of_float64_but_where_nothing_rounds() -> None:
+    def model(b: Any, x: Any) -> Any:
+        small_ = b.add("cast", x, to=BF16)
+        return [b.add("exp", b.add("cast", small_, to=F32)), b.add("cast", b.add("exp", x), to=F16)]
+
+    graph = graph_of(model, {"x": tensor(F32, 64)})
+    given = {"x": np.random.default_rng(0).standard_normal(64).astype(np.float32)}
+    exact = exact_values(graph.nodes, given, run_nodes(graph.nodes, given))
+    first, second = (exact[n] for n in graph.outputs)
+    rounded = run_nodes(graph.nodes, given)[graph.nodes[0].id]
+    np.testing.assert_array_equal(first, np.exp(rounded.astype(np.float64)))  # the cast is the same for everybody
+    np.testing.assert_array_equal(second, np.exp(given["x"].astype(np.float64)))  # this one comes after a rounding
+
+
+def subject_of(make: Make, **feeds: Array) -> tuple[Subject, dict[str, Array]]:
+    """The nodes of a graph as one unit, without kernels; and tier 0's values."""
+    from hotfuse.ir.types import type_of
+
+    graph = graph_of(make, {n: type_of(a) for n, a in feeds.items()})
+    values = run_nodes(graph.nodes, {**feeds, **{n: c.numpy() for n, c in graph.constants.items()}})
+    return Subject(graph.nodes, (), (), tuple(feeds), graph.outputs, {}, {}), values
+
+
+WHOLE = np.arange(1, 41, dtype=np.float32).reshape(2, 20)
+
+
+@pytest.mark.parametrize("op", ["floor", "round", "greater", "argmax"])
+def test_where_rounding_decides_either_side_is_right(op: str) -> None:
+    """exp(log(k)) is k or nearly k."""
+    x = np.log(WHOLE + np.float32(0.5 if op == "round" else 0))
+    if op == "argmax":
+        x = np.array([[1, 2, np.nextafter(np.float32(2), np.float32(3)), 0]], np.float32)
+
+    def make(b: Any, x: Any) -> Any:
+        e = b.add("exp", x)
+        more = {"greater": [b.constant(WHOLE)]}.get(op, [])
+        return b.add(op, e, *more, **({"axis": 1} if op == "argmax" else {}))
+
+    subject, values = subject_of(make, x=x)
+    (name,) = subject.writes
+    low, high = {"floor": (WHOLE - 1, WHOLE), "round": (WHOLE, WHOLE + 1), "greater": (WHOLE < 0, WHOLE > 0)}.get(
+        op, (np.array([1]), np.array([2]))
+    )
+    for side in (low, high, values[name]):
+        assert judge_results(subject, {name: side}, values, NO_DRIVER)[1]
+    wrong = low.copy()
+    if op == "greater":
+        values["x"] = values["x"] + np.float32(1)  # no branch point any more
+        values = run_nodes(subject.nodes, values)
+    else:
+        wrong[0, ...] = 0 if op == "argmax" else wrong[0] - 1
+    assert not judge_results(subject, {name: wrong}, values, NO_DRIVER)[1]
+
+
+def test_bad_luck_in_a_short_row_is_told_from_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of some numbers, off by as much as one may be by bad luck; what is right is said over more runs of the kernel."""
+    model = small(
+        lambda b, x: b.add("reduce_sum", b.add("exp", x), axes=(1,), keepdims=False), x=tensor(F32, symbol("n", 1), 300)
+    )
+    feeds = {"x": np.random.default_rng(0).uniform(-2, 2, (1, 300)).astype(np.float32)}
+    seen: list[Any] = []
+
+    def look(subject: Any, values: Any, driver: Any, threads: int) -> Outcome:
+        seen.append((subject, values, driver))
+        return Outcome()
+
+    monkeypatch.setattr(proof, "prove_unit", look)
+    program = model.build.units[0].recipes[0].program
+    biased = next(p for _, p in mutants(program) if _differs(program, p, Fill))
+    for each in (model, planted(model, 0, 0, biased)):
+        verdicts(each, feeds)
+    (good, values, driver), (bad, _, _) = seen
+    (name,) = good.writes
+    unlucky = (exact_values(good.nodes, {"x": feeds["x"]}, values)[name] * (1 + 8e-7)).astype(np.float32)
+    assert not judge(rule_of(good.nodes, values, name), unlucky, values[name], values[name].astype(np.float64))
+    assert judge_results(good, {name: unlucky}, values, driver)[1]
+    assert not judge_results(bad, {name: unlucky}, values, driver)[1]
+
+
+def test_units_in_the_last_place_are_counted_from_the_exact_result() -> None:
+    original = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    original[0, 0], original[0, 1] = np.inf, np.nan
+    exact = original.astype(np.float64)
+    for ulp, off in ((2, 2), (2, 3), (0, 0), (0, 1)):
+        ours = np.where(np.isfinite(original), original + off * np.spacing(np.abs(np.nan_to_num(original, posinf=0))), original)
+        assert bool(judge(Rule(ulp), ours.astype(np.float32), original, exact)) == (off <= ulp)
+    assert not judge(Rule(2), np.where(np.isnan(original), 1, original).astype(np.float32), original, exact)
+    assert judge(EQUAL, np.array([-0.0], np.float32), np.array([0.0], np.float32), np.array([0.0]))
+    assert not judge(BITS, np.array([-0.0], np.float32), np.array([0.0], np.float32), np.array([0.0]))
+
+
+# what cannot be proved
+
+
+def test_a_missing_kernel_or_input_is_an_error(models: dict[str, Built]) -> None:
+    model = models["mlp"]
+    with pytest.raises(VerifyError, match=r"unit 0 .* has no kernel for its program"):
+        prove(model.build, {}, model.feeds(0, **SIZES), model.weight, CONFIG)
+    with pytest.raises(InputError, match="input x is missing"):
+        verdicts(model, {})
+
+
+def test_what_tier_0_cannot_compute_is_nobodys_fault() -> None:
+    def model(b: Any, x: Any, i: Any) -> Any:
+        return [b.add("exp", x), b.add("gather", x, i)]
+
+    built_ = small(model, x=tensor(F32, 6, 9), i=tensor(I64, symbol("n", 1)))
+    found = verdicts(built_, {"x": np.ones((6, 9), np.float32), "i": np.array([7])})
+    by_kind = {v.tried: v for v in found}
+    assert by_kind[True].ok
+    assert "nothing was proved" in by_kind[False].reason
+    assert "gather failed: IndexError" in by_kind[False].reason
+
+
+def test_sizes_that_kernels_were_not_made_for_are_nobodys_fault() -> None:
+    model, _ = rows_of(lambda b, x: b.add("tanh", x))
+    (verdict,) = verdicts(model, {"x": np.ones((0, 37), np.float32)})
+    assert not verdict.tried
+    assert "native code was made for 1 and more" in verdict.reason
+
+
+def test_a_defect_of_the_proof_itself_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Outcome:
+        raise ZeroDivisionError("planted")
+
+    model, feeds = rows_of(lambda b, x: b.add("tanh", x))
+    monkeypatch.setattr(proof, "prove_unit", fail)
+    with pytest.raises(ZeroDivisionError):
+        verdicts(model, feeds)
+    (verdict,) = prove(model.build, model.kernels, feeds, model.weight, replace(CONFIG, strict=False))
+    assert (verdict.ok, verdict.tried) == (False, False)
+    assert "the proof failed: ZeroDivisionError: planted" in verdict.reason
+
+
+def test_a_size_that_a_call_passes_as_a_number_is_one_of_the_graphs() -> None:
+    builder = GraphBuilder()
+    x, many = builder.input("x", tensor(F32, symbol("n", 1), 5)), builder.input("many", tensor(I64))
+    graph = builder.build([builder.add("mul", x, builder.add("cast", many, to=F32))])
+    told = {**graph.values, many.name: replace(many, contents=(symbol("n", 1),))}
+    model = from_graph(replace(graph, values=told), lambda seed: {})
+    found = verdicts(model, {"x": np.ones((7, 5), np.float32), "many": 7})  # type: ignore[dict-item]
+    assert [v.reason for v in found] == ["", ""]
+
+
+def test_an_operator_that_only_torch_knows_is_computed_by_torch() -> None:
+    builder = GraphBuilder()
+    x = builder.input("x", tensor(F32, 3, 5))
+    attrs = {"target": "aten.erfinv.default", "args": (("in", 0),), "kwargs": (), "reason": "a test"}
+    (inverse,) = builder.add_node("torch_op", [builder.add("tanh", x)], attrs, types=[tensor(F32, 3, 5)])
+    model = from_graph(builder.build([builder.add("exp", inverse)]), lambda seed: {})
+    found = verdicts(model, {"x": np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)})
+    assert [v.ok for v in found] == [True, True]
+
+
+def test_results_of_bools_are_compared_as_bytes() -> None:
+    subject, values = subject_of(lambda b, x: b.add("greater", x, b.constant(np.float32(0))), x=np.ones((2, 3), np.float32))
+    (name,) = subject.writes
+    odd = np.full((2, 3), 0xFF, np.uint8).view(np.bool_)
+    assert judge_results(subject, {name: values[name]}, values, NO_DRIVER)[1]
+    assert not judge_results(subject, {name: odd}, values, NO_DRIVER)[1]
