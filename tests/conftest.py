@@ -1,5 +1,5 @@
-"""Tests judge what plans answer from the first call on: the trial, in which the module answers, is on where a test wants it. They
-leave nothing in the user's cache."""
+"""Tests judge what plans answer from the first call on: the trial, in which the module answers, is on where a test wants it.
+They leave nothing in the user's cache."""
 
 from __future__ import annotations
 

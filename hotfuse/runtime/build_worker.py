@@ -2,8 +2,7 @@
 
     request   a BuildRequest or a ProveRequest, as a parcel  ->  a BuildReply or a ProveReply
 
-It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments. Nice 10 takes a tenth of a
-contended core and all of an idle one; in the idle class it would starve behind callers that never rest.
+It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
 State: none between requests but imported modules.
 """
@@ -14,13 +13,12 @@ import os
 
 from hotfuse.runtime.child_main import AskBack, be_nice, run
 
-NICE = 10
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 
 
 def main() -> None:
     os.environ.update(ONE_THREAD)  # before numpy is imported, and so in no process but the worker's own
-    be_nice(NICE)
+    be_nice()
     run(answer, _prepare)
 
 

@@ -1,4 +1,4 @@
-"""The capture process: `python -m hotfuse.runtime.capture_worker [--idle]`, a program of `child_main`.
+"""The capture process: `python -m hotfuse.runtime.capture_worker [--behind]`, a program of `child_main`.
 
     greeting  JSON: the parent's working directory, command line and limit of recursion
     request   a skeleton of a `TraceRequest`  ->  ("done", Trace), ("failed", (reason, details)) or, for a SelfChange,
@@ -17,12 +17,12 @@ import sys
 from typing import Any
 
 from hotfuse.errors import HotfuseError
-from hotfuse.runtime.child_main import be_idle, run
+from hotfuse.runtime.child_main import be_nice, run
 
 
 def main() -> None:
-    if "--idle" in sys.argv:
-        be_idle()
+    if "--behind" in sys.argv:
+        be_nice()
     run(lambda request, ask_back: answer(request), _prepare)
 
 

@@ -97,17 +97,13 @@ class _Parent:
         return body
 
 
-def be_nice(level: int) -> None:
+NICE = 10  # a tenth of a core that others want, and all of an idle one; the idle class would starve behind busy callers
+
+
+def be_nice(level: int = NICE) -> None:
     """Take a smaller share of a core that others want."""
     with contextlib.suppress(OSError):
         os.nice(level)
-
-
-def be_idle() -> None:
-    """Nice 19 and the idle class: serving then sees 1.0 to 1.3x of its p99 while a capture goes on, and 7x without."""
-    be_nice(19)
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _greet(body: bytes) -> None:

@@ -4,6 +4,9 @@ Real values hide mistakes: a factor of zero hides the other one, relu what is be
 others and what the fold began with. So each unit also runs on the same numbers in another order, with ones for zeros; a unit
 that leaves out numbers does so several times, and one with a fold that picks a number also on numbers that rise up to zero and
 on numbers that sink down to it. Integers that are places stay as they are.
+
+Sizes hide mistakes too: a tail, or a second task, that a size does not have. `resized` makes a call's inputs longer or shorter,
+for a proof of its own: of planted miscompiles that are wrong at some size, one in nine was right at the first.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hotfuse.ir.dim import evaluate, symbols_of
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.types import Shape, TensorType, type_of
+from hotfuse.runtime.binding import learned_sizes
 from hotfuse.runtime.exact import is_float
 
 Array = np.ndarray[Any, Any]
@@ -42,10 +49,41 @@ def other_inputs(inputs: Values, ops: Collection[str]) -> Iterator[Values]:
         yield {**inputs, **{name: slope(array, side) for name, array in movable.items()}}
 
 
+def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
+    """The inputs of a call at other symbolic sizes, elements repeated or left out: every other size longer, the rest shorter,
+    then the other way round, then all shorter."""
+    types = {**{w: graph.type(w) for w in graph.weights}, **{n: type_of(a) for n, a in inputs.items()}}
+    sizes = learned_sizes(graph, types)
+    symbols = {s.name: s.minimum for n in inputs for s in symbols_of(_shape(graph, n)) if s.name in sizes}
+    seen = [sizes]
+    for turn in (0, 1, None):
+        changed = dict(sizes)
+        for place, (name, least) in enumerate(symbols.items()):
+            size = sizes[name]
+            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
+        if changed not in seen:
+            seen.append(changed)
+            yield {name: _resized(array, _shape(graph, name), changed) for name, array in inputs.items()}
+
+
+def _resized(array: Array, shape: Shape, sizes: Mapping[str, int]) -> Array:
+    for axis, dim in enumerate(shape):
+        places = np.arange(int(evaluate(dim, sizes)))
+        if len(places) != array.shape[axis]:
+            array = np.take(array, places % max(array.shape[axis], 1), axis=axis)
+    return array
+
+
+def _shape(graph: Graph, name: str) -> Shape:
+    type = graph.type(name)
+    return (type.shape or ()) if isinstance(type, TensorType) else ()
+
+
 def shuffled(array: Array, rng: np.random.Generator) -> Array:
     """The same numbers in another order, ones for zeros."""
     flat = array.reshape(-1)
-    flat = rng.permutation(flat) if flat.size <= _SMALL else np.roll(flat[::-1], int(rng.integers(flat.size)))
+    turned = flat.size > _SMALL
+    flat = np.roll(flat[::-1], int(rng.integers(flat.size))) if turned else flat[rng.permutation(flat.size)]
     if is_float(array):
         flat = np.where(flat == 0, array.dtype.type(1), flat).astype(array.dtype, copy=False)
     return flat.reshape(array.shape)

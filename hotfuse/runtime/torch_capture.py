@@ -2,7 +2,7 @@
 
     submit(job) -> the capture thread makes the skeleton -> a warm child process traces it -> `job.finish(Trace | CaptureError)`
 
-State: one worker per urgency (background captures run at idle priority, ones that a caller waits for do not), started on first
+State: one worker per urgency (background captures run at a low priority, ones that a caller waits for do not), started on first
 use. A child that hangs, dies or eats too much memory is killed and the next job gets a fresh one; the job itself is never tried
 again. A child without work for `IDLE_S` is stopped. A forked copy of this process forgets all of it. Every job is finished,
 once, whatever happens to it.
@@ -118,7 +118,7 @@ class CaptureProcess(ChildProcess):
     """A child process that traces modules, one request at a time."""
 
     def __init__(self, urgent: bool) -> None:
-        arguments = () if urgent else ("--idle",)
+        arguments = () if urgent else ("--behind",)
         super().__init__("hotfuse.runtime.capture_worker", arguments, "capture process", json.dumps(_hello()).encode())
 
 

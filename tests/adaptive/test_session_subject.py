@@ -1,4 +1,4 @@
-"""A session with no option set: tier 0 answers at once, kernels are built and proved behind it, and nothing wrong ever serves."""
+"""A session with no option set: tier 0 answers, kernels are built and proved behind it, and nothing wrong ever serves."""
 
 from __future__ import annotations
 

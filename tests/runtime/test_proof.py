@@ -20,6 +20,7 @@ from hotfuse.runtime import proof
 from hotfuse.runtime.exact import exact_values, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
 from hotfuse.runtime.proof import UnitVerdict, prove
+from hotfuse.runtime.proof_inputs import at_other_sizes, shuffled
 from hotfuse.runtime.unit_proof import Outcome, Subject, judge_results
 from hotfuse.runtime.unit_rule import BITS, EQUAL, Rule, judge, rule_of
 from tests.codegen.lowering import Make, graph_of
@@ -338,6 +339,45 @@ def test_units_in_the_last_place_are_counted_from_the_exact_result() -> None:
     assert not judge(Rule(2), np.where(np.isnan(original), 1, original).astype(np.float32), original, exact)
     assert judge(EQUAL, np.array([-0.0], np.float32), np.array([0.0], np.float32), np.array([0.0]))
     assert not judge(BITS, np.array([-0.0], np.float32), np.array([0.0], np.float32), np.array([0.0]))
+
+
+def test_shuffled_inputs_have_the_same_numbers_but_for_zeros() -> None:
+    rng = np.random.default_rng(0)
+    for array in (
+        np.arange(-3, 9, dtype=np.float32).reshape(3, 4),
+        (np.arange(1 << 17) % 7).astype(np.float16),
+        np.zeros((0, 2)),
+    ):
+        array.flags.writeable = False
+        made = shuffled(array, rng)
+        assert (made.shape, made.dtype) == (array.shape, array.dtype)
+        np.testing.assert_array_equal(np.sort(made, axis=None), np.sort(np.where(array == 0, 1, array), axis=None))
+        assert array.size == 0 or not np.array_equal(made, array)
+    numbers = np.array([0, 5, 0, 9, 2])
+    assert sorted(shuffled(numbers, rng)) == sorted(numbers)
+
+
+def test_inputs_of_other_sizes_are_longer_and_shorter(models: dict[str, Built]) -> None:
+    model = models["block"]
+    feeds = model.feeds(1, **SIZES)
+    found = list(at_other_sizes(model.build.main, feeds))
+    assert [x["x"].shape for x in found] == [(9, 3, 24), (1, 17, 24), (1, 3, 24)]
+    assert [x["m"].shape for x in found] == [(9, 1, 1, 3), (1, 1, 1, 17), (1, 1, 1, 3)]
+    np.testing.assert_array_equal(found[1]["x"][0, 7:14], feeds["x"][0])
+    for each in found:
+        assert all(v.ok for v in verdicts(model, each))
+
+
+def test_a_mistake_that_one_size_hides_shows_at_another() -> None:
+    model, feeds = rows_of(lambda b, x: b.add("tanh", x), rows=4, columns=16)
+    program = model.build.units[0].recipes[0].program
+    hidden = [
+        wrong
+        for _, p in mutants(program)
+        if verdicts(wrong := planted(model, 0, 0, p), feeds)[0].ok
+        and not all(verdicts(wrong, each)[0].ok for each in at_other_sizes(model.build.main, feeds))
+    ]
+    assert hidden
 
 
 # what cannot be proved

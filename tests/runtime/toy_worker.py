@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotfuse.runtime.child_main import HEADER, AskBack, be_idle, be_nice, run
+from hotfuse.runtime.child_main import HEADER, AskBack, be_nice, run
 
 Deed = Callable[[str, AskBack], bytes]
 
@@ -125,8 +125,6 @@ def prepare(greeting: bytes) -> None:
 
 
 if __name__ == "__main__":
-    if "--idle" in sys.argv:
-        be_idle()
-    elif "--nice" in sys.argv:
+    if "--nice" in sys.argv:
         be_nice(5)
     run(answer, prepare)

@@ -1,0 +1,69 @@
+"""A compiled module with no option set: it answers itself while its class is captured, built and proved, which then serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hotfuse
+from hotfuse.runtime.torch_module import controls
+
+torch.manual_seed(0)
+
+
+class Net(torch.nn.Module):
+    """Large enough that the budget is spent after some calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(4))
+        self.norm = torch.nn.LayerNorm(512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.norm(x)
+
+
+def serve(fast: Any, model: torch.nn.Module, until: Callable[[], Any], limit_s: float = 120.0, rows: int = 192) -> None:
+    """Call, and check every answer, until something is so."""
+    x, deadline = torch.randn(rows, 512), time.monotonic() + limit_s
+    while not until():
+        assert time.monotonic() < deadline, [f"{e.kind} {e.reason}" for e in controls(fast).events]
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_kernels_come_by_themselves(tmp_path: Path, trial: bool) -> None:
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), trial=trial)
+    events = controls(fast).events
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.publish"))
+        kinds = [e.kind for e in events.of("tier")]
+        assert kinds[:4] == ["tier.build", "tier.prove", "tier.shadow", "tier.publish"]
+        assert "generated kernels answer" in fast.report().why
+        answered = controls(fast).controller.answered
+        for rows in (2, 7, 192, 300):
+            x = torch.randn(rows, 512)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        assert controls(fast).controller.answered == answered + 4
+    fast.close()
+
+
+def test_weights_that_change_are_seen(tmp_path: Path) -> None:
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
+        for layer in model.layers:
+            layer.weight.mul_(0.5)
+        serve(fast, model, lambda: controls(fast).events.of("weights.changed"))
+        fast.settle(10)
+        serve(fast, model, lambda: True)
+    fast.close()
