@@ -208,7 +208,7 @@ def _side_by_side(node: Node, kernel: TensorType) -> bool:
     return (
         attrs.get("groups", 1) == 1
         and all(k in (1, step) for k, step in zip(window, attrs["strides"], strict=True))
-        and not any(attrs["pads"])
+        and all(pad == 0 for pad in attrs["pads"])
         and all(d == 1 for d in attrs["dilations"])
         and all(isinstance(k, int) for k in window)
     )

@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 
 from hotfuse.codegen.link import Code
-from hotfuse.codegen.llvm_compile import compile_ir
+from hotfuse.config import Config
 from hotfuse.hardware.spec import host_spec
 from hotfuse.locks import make_lock
+from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.objects import object_of_ir
 
 _FASTCALL = 0x80
 _DATA, _RANK, _SIZES, _DTYPE, _FLAGS = 16, 24, 32, 56, 64  # bytes into an array
@@ -176,7 +178,7 @@ _MAKING = make_lock()
 def _method() -> _Method:
     with _MAKING:
         if not _MADE:
-            code = Code(compile_ir(_IR, host_spec()))
+            code = Code(object_of_ir(_IR, host_spec(), open_cache(Config())))
             _MADE.append((code, _Method(b"call", code.address("call"), _FASTCALL, None)))
         return _MADE[0][1]
 

@@ -1,27 +1,25 @@
 """The work of a build worker: a skeleton becomes a build with its code, and a build is proved.
 
 It is done in the worker's process, or in a thread of this one where no process can be started. Before a program is compiled the
-cache is asked for its code, which is known by all that it follows from: the program, the machine, LLVM and the generator.
+cache is asked for its code (`objects`).
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from hotfuse.codegen import llvm_compile
-from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.codegen.tile import TileProgram
-from hotfuse.codegen.tile_text import print_program
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.build import Build, make_build
 from hotfuse.runtime.build_jobs import BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.kernels import Kernel
+from hotfuse.runtime.objects import generator_version, object_of
 from hotfuse.runtime.proof import prove
+from hotfuse.runtime.proof_inputs import at_other_sizes
 
 
 def build_here(asked: BuildRequest) -> BuildReply:
@@ -36,11 +34,26 @@ def build_here(asked: BuildRequest) -> BuildReply:
 
 
 def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
-    """Verdicts on the units of a build. Its kernels run here: one that is wrong may take this process with it."""
+    """Verdicts on the units of a build, on a call's inputs and on the same at other sizes, where a tail or a second task shows
+    that these sizes do not have. Its kernels run here: one that is wrong may take this process with it."""
     begun = time.process_time()
     kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
     verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units)
-    return ProveReply(tuple(verdicts), time.process_time() - begun)
+    found = {verdict.unit: verdict for verdict in verdicts}
+    alike = _alike(asked.build, [verdict.unit for verdict in verdicts if verdict.ok])
+    for inputs in at_other_sizes(asked.build.main, asked.inputs):
+        for verdict in prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike)):
+            if verdict.tried and not verdict.ok:
+                found |= {unit: replace(verdict, unit=unit) for unit in alike[verdict.unit]}
+    return ProveReply(tuple(found.values()), time.process_time() - begun)
+
+
+def _alike(build: Build, units: Sequence[int]) -> dict[int, list[int]]:
+    """Units that run the same programs, under the first of them: at other sizes one speaks for all."""
+    by_programs: dict[tuple[TileProgram, ...], list[int]] = {}
+    for unit in units:
+        by_programs.setdefault(tuple(recipe.program for recipe in build.units[unit].recipes), []).append(unit)
+    return {same[0]: same for same in by_programs.values()}
 
 
 class _Workshop:
@@ -53,18 +66,8 @@ class _Workshop:
 
     def __call__(self, program: TileProgram) -> None:
         if program not in self.objects:
-            self.objects[program] = self._make(program)
-
-    def _make(self, program: TileProgram) -> bytes:
-        key = "" if self._cache is None else object_key(program, self._spec)
-        found = None if self._cache is None else self._cache.get("object", key)
-        if found is not None:
-            return found
-        data = llvm_compile.compile_ir(emit(program, self._spec.vector_bytes // 4, self._spec.isa), self._spec)
-        self.compiled += 1
-        if self._cache is not None:
-            self._cache.put("object", key, data)
-        return data
+            self.objects[program], is_new = object_of(program, self._spec, self._cache)
+            self.compiled += is_new
 
 
 def _shared(build: Build) -> Build:
@@ -75,22 +78,6 @@ def _shared(build: Build) -> Build:
         for u in build.units
     )
     return replace(build, units=units)
-
-
-def object_key(program: TileProgram, spec: Spec) -> str:
-    """All that a program's code follows from."""
-    return "\n".join((generator_version(), spec.key, print_program(program)))
-
-
-@functools.cache
-def generator_version() -> str:
-    """The version of LLVM and a digest of the code generator's own sources: who edits them never meets old code."""
-    with llvm_compile.LLVM:
-        llvm = ".".join(map(str, llvm_compile.load_llvm().llvm_version_info))
-    digest = hashlib.sha256()
-    for path in sorted(Path(llvm_compile.__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return f"llvm {llvm}, generator {digest.hexdigest()[:16]}"
 
 
 def warm_up() -> None:

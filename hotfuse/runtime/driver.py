@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hotfuse.codegen.link import Code
-from hotfuse.codegen.llvm_compile import compile_ir
+from hotfuse.config import Config
 from hotfuse.errors import VerifyError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.locks import make_lock
+from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.driver_ir import driver_ir
 from hotfuse.runtime.memory import aligned_block
+from hotfuse.runtime.objects import object_of_ir
 from hotfuse.runtime.threads import TEAM, Gomp, find_gomp, may_lead
 
 PAGE = 4096
@@ -94,7 +96,7 @@ class Driver:
 
     def __init__(self, gomp: Gomp | None) -> None:
         self.gomp = gomp
-        self._code = Code(compile_ir(driver_ir(), host_spec()))
+        self._code = Code(object_of_ir(driver_ir(), host_spec(), open_cache(Config())))
         if gomp:
             words = (ctypes.c_uint64 * 4).from_address(self._code.address("outside"))
             words[:] = [gomp.parallel, gomp.thread_number, gomp.team_size, gomp.sched_yield]

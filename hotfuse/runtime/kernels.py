@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotfuse.codegen.link import Code
-from hotfuse.codegen.llvm_compile import compile_ir
-from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.hardware.spec import Spec
 from hotfuse.locks import make_lock
+from hotfuse.runtime.cache import DiskCache
+from hotfuse.runtime.objects import object_of
 
 
 class Kernel:
@@ -54,16 +54,17 @@ def link_kernels(programs: Sequence[TileProgram], objects: Sequence[bytes]) -> d
     return {program: Kernel(program, data) for program, data in zip(programs, objects, strict=True)}
 
 
-def kernel_of(program: TileProgram, spec: Spec) -> Kernel:
-    """The kernel of a program on this machine, compiled now if nobody has it."""
+def kernel_of(program: TileProgram, spec: Spec, cache: DiskCache | None = None) -> Kernel:
+    """The kernel of a program on this machine, compiled now if neither this process nor the cache has it."""
     global _COMPILED
     key = (program, spec.key)
     with _LOCK:
         found = _KERNELS.get(key)
     if found is None:
         begun = time.thread_time()
-        made = Kernel(program, compile_ir(emit(program, spec.vector_bytes // 4, spec.isa), spec))
+        data, is_new = object_of(program, spec, cache)
+        made = Kernel(program, data)
         with _LOCK:
-            _COMPILED = Compiled(_COMPILED.kernels + 1, _COMPILED.cpu_s + time.thread_time() - begun)
+            _COMPILED = Compiled(_COMPILED.kernels + is_new, _COMPILED.cpu_s + time.thread_time() - begun)
             found = _KERNELS.setdefault(key, made)
     return found

@@ -12,6 +12,7 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.build import Build, attached, build_hoisted, make_build, skeleton
+from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel, kernel_of
 from hotfuse.runtime.native_binding import NativeBinder
@@ -22,10 +23,11 @@ class Workshop:
 
     def __init__(self, config: Config) -> None:
         self.spec = host_spec(config.isa)
+        self._cache = open_cache(config)
         self.kernels: dict[TileProgram, Kernel] = {}
 
     def __call__(self, program: TileProgram) -> None:
-        self.kernels[program] = kernel_of(program, self.spec)
+        self.kernels[program] = kernel_of(program, self.spec, self._cache)
 
 
 def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:

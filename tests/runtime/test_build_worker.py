@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from hotfuse.codegen import llvm_cpu
 from hotfuse.codegen.llvm_compile import compile_ir
 from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.codegen.tile import Map, TileProgram
@@ -24,7 +26,7 @@ from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Constant, Graph
 from hotfuse.ir.types import BF16, F32, tensor
 from hotfuse.pace import hurry
-from hotfuse.runtime import build_work
+from hotfuse.runtime import objects
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.build_jobs import (
     MODULE,
@@ -38,11 +40,13 @@ from hotfuse.runtime.build_jobs import (
     prove_job,
     serve_weights,
 )
-from hotfuse.runtime.build_work import build_here, generator_version, object_key, prove_here
+from hotfuse.runtime.build_work import build_here, prove_here
+from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.objects import generator_version, object_key
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.workers import Job, Pool
 
@@ -140,7 +144,7 @@ def test_a_fault_of_the_generator_leaves_nodes_to_tier_0(monkeypatch: pytest.Mon
     def broken(*_: Any) -> str:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(build_work, "emit", broken)
+    monkeypatch.setattr(llvm_cpu, "emit", broken)
     reply = build_here(BuildRequest(skeleton(GRAPH), replace(CONFIG, strict=True)))
     assert (reply.build.units, reply.objects) == ((), ())
     assert set(reply.build.reasons.values()) == {"planted"}
@@ -148,7 +152,13 @@ def test_a_fault_of_the_generator_leaves_nodes_to_tier_0(monkeypatch: pytest.Mon
 
 def test_what_was_compiled_once_comes_from_the_cache(pool: Pool, tmp_path: Path) -> None:
     config = replace(CONFIG, cache=str(tmp_path / "cache"))
-    first, second = build(pool, config=config), build(pool, config=config)
+    first = build(pool, config=config)
+    cache, deadline = open_cache(config), time.monotonic() + 30
+    assert cache is not None
+    while cache.stats().entries < len(first.objects):  # a thread writes them
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    second = build(pool, config=config)
     assert first.compiled == len(first.objects)
     assert second.compiled == 0
     assert first.objects == second.objects
@@ -158,7 +168,7 @@ def test_the_key_of_code_is_all_that_it_follows_from(monkeypatch: pytest.MonkeyP
     spec = host_spec()
     first, second = build_here(BuildRequest(skeleton(GRAPH), CONFIG)).build.programs[:2]
     keys = {object_key(first, spec), object_key(second, spec), object_key(first, replace(spec, flags="others"))}
-    monkeypatch.setattr(build_work, "generator_version", lambda: "another")
+    monkeypatch.setattr(objects, "generator_version", lambda: "another")
     keys.add(object_key(first, spec))
     assert len(keys) == 4
     assert "llvm" in generator_version()
@@ -187,7 +197,8 @@ def test_kernels_are_proved_there_on_weights_that_are_asked_back(pool: Pool) -> 
     assert isinstance(proof, ProveReply), proof
     assert [v.unit for v in proof.verdicts] == list(range(len(reply.build.units)))
     assert all(v.ok and v.tried for v in proof.verdicts), proof.verdicts
-    assert sorted(asked) == ["w0", "w1"]
+    assert sorted(set(asked)) == ["w0", "w1"]
+    assert len(asked) <= 8  # for the call's own sizes, and for others
     assert [v.unit for v in prove(pool, reply, units=(1,)).verdicts] == [1]
 
 

@@ -1,0 +1,71 @@
+"""Object code of what is generated: from the cache, or compiled now and put there.
+
+Code is known by all that it follows from: the program, the machine, LLVM and the generator. A process that finds all it needs
+in the cache never loads LLVM. What was compiled is written by a thread of its own: a disk takes longer than a kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import threading
+from pathlib import Path
+
+import hotfuse.codegen
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.codegen.tile_text import print_program
+from hotfuse.hardware.spec import Spec
+from hotfuse.runtime.cache import DiskCache
+
+KIND = "object"
+
+
+def object_of(program: TileProgram, spec: Spec, cache: DiskCache | None) -> tuple[bytes, bool]:
+    """The code of a program, and whether it was compiled for that. `CodegenError` where there can be none."""
+    key = "" if cache is None else object_key(program, spec)
+    found = None if cache is None else cache.get(KIND, key)
+    if found is not None:
+        return found, False
+    from hotfuse.codegen.llvm_compile import compile_ir
+    from hotfuse.codegen.llvm_cpu import emit
+
+    data = compile_ir(emit(program, spec.vector_bytes // 4, spec.isa), spec)
+    _keep(cache, key, data)
+    return data, True
+
+
+def object_of_ir(text: str, spec: Spec, cache: DiskCache | None) -> bytes:
+    """The code of LLVM IR that no program stands behind."""
+    key = "" if cache is None else _key(text, spec)
+    found = None if cache is None else cache.get(KIND, key)
+    if found is not None:
+        return found
+    from hotfuse.codegen.llvm_compile import compile_ir
+
+    data = compile_ir(text, spec)
+    _keep(cache, key, data)
+    return data
+
+
+def _keep(cache: DiskCache | None, key: str, data: bytes) -> None:
+    if cache is not None:
+        threading.Thread(target=cache.put, args=(KIND, key, data), name="hotfuse-cache", daemon=True).start()
+
+
+def object_key(program: TileProgram, spec: Spec) -> str:
+    """All that a program's code follows from."""
+    return _key(print_program(program), spec)
+
+
+def _key(text: str, spec: Spec) -> str:
+    return "\n".join((generator_version(), spec.key, text))
+
+
+@functools.cache
+def generator_version() -> str:
+    """The version of LLVM and a digest of the code generator's own sources: who edits them never meets old code."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(hotfuse.codegen.__path__[0]).glob("*.py")):
+        digest.update(path.read_bytes())
+    return f"llvmlite {importlib.metadata.version('llvmlite')}, generator {digest.hexdigest()[:16]}"
