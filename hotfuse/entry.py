@@ -50,7 +50,7 @@ def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) ->
     from hotfuse.adaptive.class_subject import ClassSubject
     from hotfuse.adaptive.state import Rules
 
-    ClassSubject(name, family, table, served, Rules(tier=1))
+    family.adapted.append(ClassSubject(name, family, table, served, Rules(tier=1)))
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:

@@ -15,6 +15,7 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,10 +32,11 @@ class Ticked(Protocol):
 
 
 class Background:
-    """Runs posted work. `failed` is told of work that raised: nothing of it reaches a caller."""
+    """Runs posted work. What it raises reaches no caller; the last of it is in `failures`."""
 
-    def __init__(self, name: str = "hotfuse-adaptive", failed: Callable[[BaseException], None] | None = None) -> None:
-        self._name, self._failed = name, failed
+    def __init__(self, name: str = "hotfuse-adaptive") -> None:
+        self._name = name
+        self.failures: deque[str] = deque(maxlen=16)
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._ticked: weakref.WeakSet[Ticked] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
@@ -88,8 +90,7 @@ class Background:
         try:
             work()
         except BaseException as error:  # this thread serves every model of the process and must go on
-            if self._failed is not None:
-                self._failed(error)
+            self.failures.append(f"{type(error).__name__}: {error}")
 
     def _after_fork(self) -> None:
         """In a forked child: the thread does not exist, and its work was the parent's."""

@@ -8,6 +8,7 @@ State: the inputs of one real call, until they are proved on.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,13 @@ class ClassSubject:
     """Watches the calls of one class for the controller, and does to it what that decides."""
 
     def __init__(self, name: str, family: Family, table: ClassTable, served: ServedClass, rules: Rules) -> None:
-        self.name, self._family, self._table = name, family, table
+        # The family holds this, and this holds nothing of it: a model that nobody holds any more goes at once.
+        self.name, self._family, self._table = name, weakref.proxy(family), weakref.proxy(table)
         self._captured = self._serving = served
         self._sample: dict[str, Array] | None = None
         self._leaves: list[Any] = []
         self.controller = Controller(self, rules)
-        served.watcher = self
+        served.watcher = weakref.proxy(self)
 
     # what calls tell, in callers' threads
 
@@ -99,7 +101,7 @@ class ClassSubject:
 
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> ServedClass:
         made = self._captured.with_kernels(build, kernels)
-        made.watcher = self
+        made.watcher = weakref.proxy(self)
         made.make_ready(self._leaves)
         return made
 

@@ -114,7 +114,8 @@ class Controller:
         """Decide nothing any more, and let go of what was made."""
         self._closed = True
         self._background.forget(self)
-        self._background.post(self._made.clear)
+        if self._made:
+            self._background.post(self._made.clear)
 
     # the background's thread
 
@@ -174,6 +175,7 @@ class Controller:
                 self._subject.publish(None, str(decision.target))
             case Retire():
                 self._subject.publish(None, str(decision.target))
+                self._subject.forget_sample()
                 self._made.pop(decision.target, None)
             case Measure():
                 self._measures.append(decision)

@@ -6,6 +6,7 @@ of inputs seen of late, for which a candidate is bound before it serves.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.state import Rules
 from hotfuse.adaptive.subject import Array, Report
 from hotfuse.config import Config
-from hotfuse.errors import HotfuseError
+from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
 from hotfuse.numerics import alike
 from hotfuse.pace import Pace
@@ -37,12 +38,19 @@ class SessionSubject:
     """Observes a session's calls for the controller, and does to it what that decides."""
 
     def __init__(self, session: Session, rules: Rules) -> None:
-        self._session = session
+        self._held = weakref.ref(session)  # a model that nobody holds any more goes at once
         self._sample: dict[str, Array] | None = None
         self._shadowing: list[tuple[Serving, Report]] = []  # at most one; its pop is one step, whoever else calls
         self._counted = 0  # calls of the session, when one was last looked at
         self._types: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         self.controller = Controller(self, rules)
+
+    @property
+    def _session(self) -> Session:
+        session = self._held()
+        if session is None:
+            raise ExecutionError("the session is gone")
+        return session
 
     # what the session tells, in callers' threads
 
@@ -59,20 +67,24 @@ class SessionSubject:
         self.controller.note(form, serving.tier, seconds, count)
 
     def candidate(self) -> Serving | None:
-        return self._shadowing[0][0] if self._shadowing else None
+        try:
+            return self._shadowing[0][0]
+        except IndexError:
+            return None
 
     def shadowed(
         self, candidate: Serving, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception
     ) -> None:
+        if isinstance(results, BadIndex | DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
+            return
         try:
             _, report = self._shadowing.pop()
         except IndexError:  # another thread was here first
             return
         if isinstance(results, Exception):
-            refused = isinstance(results, HotfuseError)  # inputs that it was not made for, which tier 0 answers
-            report(refused, f"{type(results).__name__}: {results}")
-            return
-        report(*_agree(self._session, own, results))
+            report(False, f"{type(results).__name__}: {results}")
+        else:
+            report(*_agree(self._session, own, results))
 
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)

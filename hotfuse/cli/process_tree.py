@@ -1,4 +1,4 @@
-"""A process and all that it started: who they are, the memory they hold, and signals to all of them.
+"""A process and all that it started: who they are, the memory they hold, the CPU time they took, and signals to all of them.
 
 Linux lists the children of each thread, which is read in microseconds; elsewhere psutil looks through all processes.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 def tree_of(pid: int) -> list[int]:
@@ -60,6 +61,25 @@ def peak_bytes(pid: int) -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def children_cpu_s() -> float:
+    """CPU seconds of the living descendants of this process, and of those of theirs that ended."""
+    return sum(_cpu_s(f"/proc/{one}/stat", 4) for one in tree_of(os.getpid())[1:])
+
+
+def thread_cpu_s(native_id: int) -> float:
+    """CPU seconds of one thread of this process; 0 where it ended or nothing tells."""
+    return _cpu_s(f"/proc/self/task/{native_id}/stat", 2)
+
+
+def _cpu_s(path: str, count: int) -> float:
+    """The first of the four times in a file `stat`: user, system, and both of children that ended."""
+    try:
+        fields = Path(path).read_text().rpartition(")")[2].split()  # the name before may hold anything
+        return sum(map(int, fields[11 : 11 + count])) / _TICKS_S
+    except (OSError, ValueError):
+        return 0.0
 
 
 def signal_tree(pid: int, number: signal.Signals) -> None:

@@ -6,7 +6,7 @@ State: what answers calls (`Serving`), published whole; counts; an observer, whe
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotfuse.config import Config
@@ -101,8 +101,17 @@ class Session:
             return self._shadow(candidate, given, observer)
         started = time.perf_counter()
         results = self._answer_by(best, given)
-        observer.called(best, time.perf_counter() - started, given)
+        self._tell(lambda: observer.called(best, time.perf_counter() - started, given))
         return results
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        """Let the observer know. What fails there must not fail the call."""
+        try:
+            tell()
+        except Exception as error:
+            self.events.emit("observer.failed", self.graph.name, f"{type(error).__name__}: {error}")
+            if self.config.strict:
+                raise
 
     def _answer_by(self, serving: Serving, given: Sequence[Any]) -> list[Any]:
         if serving.tier:
@@ -124,7 +133,7 @@ class Session:
         except Exception as error:
             results = error
         own = self._executor.run(given)
-        observer.shadowed(candidate, given, own, results)
+        self._tell(lambda: observer.shadowed(candidate, given, own, results))
         return own
 
     @property

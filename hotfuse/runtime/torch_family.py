@@ -35,6 +35,7 @@ class Family:
     members: dict[int, Controller] = field(default_factory=dict)
     open: bool = True
     adapt: Adapt | None = None
+    adapted: list[object] = field(default_factory=list)  # whoever adapts a class: held here, for the class only refers to it
     lock: threading.Lock = field(default_factory=make_lock)
 
     def all(self) -> tuple[Controller, ...]:

@@ -153,8 +153,9 @@ class Controller:
         """The module's own answer to the first call of a class, which serves from now on or never again."""
         own, difference = trial.judge(eager)
         served.proven = not difference
-        if served.judged is not None:
-            served.judged(served.proven, difference)
+        judged, served.judged = served.judged, None
+        if judged is not None:
+            judged(served.proven, difference)
         if served.proven:
             return own
         reason = f"the captured program answers otherwise than the module: {difference}"

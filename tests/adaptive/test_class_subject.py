@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,3 +69,19 @@ def test_weights_that_change_are_seen(tmp_path: Path) -> None:
         fast.settle(10)
         serve(fast, model, lambda: True)
     fast.close()
+
+
+def test_a_model_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
+    def serve_for_a_while() -> weakref.ref[Any]:
+        model = Net().eval()
+        fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
+        with torch.no_grad():
+            serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
+        return weakref.ref(controls(fast).controller.classes[0])
+
+    held = serve_for_a_while()
+    deadline = time.monotonic() + 5
+    while held() is not None and time.monotonic() < deadline:  # the background may be looking at it
+        gc.collect()
+        time.sleep(0.01)
+    assert held() is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 
 import hotfuse
 from hotfuse.adaptive import controller as controllers
-from hotfuse.errors import WorkerError
+from hotfuse.errors import DimError, WorkerError
 from hotfuse.runtime.build_jobs import BuildReply
 from hotfuse.runtime.session import Session
 
@@ -187,3 +189,51 @@ def test_a_closed_session_lets_go(session: Session) -> None:
     session.close()
     time.sleep(0.1)
     assert not is_fused(session)
+
+
+def test_a_session_that_nobody_holds_goes_at_once(tmp_path: Path) -> None:
+    def serve_for_a_while() -> weakref.ref[Session]:
+        session = hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"))
+        serve(session, lambda: is_fused(session))
+        return weakref.ref(session)
+
+    gc.disable()
+    try:
+        held = serve_for_a_while()
+        deadline = time.monotonic() + 5
+        while held() is not None and time.monotonic() < deadline:  # the background may be looking at it
+            time.sleep(0.01)
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def test_a_defect_of_the_observer_fails_no_call(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert session.observer is not None
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(session.observer, "called", broken)
+    np.testing.assert_allclose(session.run(None, {"x": feed()})[0], want(feed()), rtol=1e-4, atol=1e-7)
+    (event,) = session.events.of("observer.failed")
+    assert "planted" in event.reason
+
+
+def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session) -> None:
+    reports: list[tuple[bool, str]] = []
+    subject: Any = session.observer
+    candidate = session.serving(session._executor, 1, "candidate")
+    subject.shadow(candidate, lambda ok, reason: reports.append((ok, reason)))
+    own = session.run(None, {"x": feed()})
+    assert reports == [(True, "")]
+    for results, told in ((DimError("other sizes"), []), (ValueError("broken"), [(False, "ValueError: broken")])):
+        reports.clear()
+        subject.shadow(candidate, lambda ok, reason: reports.append((ok, reason)))
+        subject.shadowed(candidate, [feed()], own, results)
+        assert reports == told
+    reports.clear()
+    subject.shadow(candidate, lambda ok, reason: reports.append((ok, reason)))
+    subject.shadowed(candidate, [feed()], own, [own[0] + 1])
+    assert not reports[0][0]
+    assert "elements differ" in reports[0][1]

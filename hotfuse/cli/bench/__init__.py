@@ -9,6 +9,8 @@
   suites.py    contests one after the other            criteria.py  what a suite must show, and whether it does
   kernels.py, kernel_engines.py                        products and chains instead of models
   lengths.py, length_subjects.py, length_engines.py    one build over many lengths, against builds baked for each
+  timeline.py, timeline_runs.py, timeline_summary.py   latency over time, from cold
+  timeline_worker.py, timeline_engines.py, timeline_criteria.py, timeline_view.py
   table.py, plot.py, entry.py                          what a person sees and types
 
 Workers import this package too and their memory is measured, so the command and what it needs are imported only on demand.

@@ -12,12 +12,13 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hotfuse.cli.bench.subject import Arrays, Subject, tensors_of, torch_call
 from hotfuse.errors import InputError
+from hotfuse.events import EventLog
 
 
 class Missing(Exception):
@@ -35,12 +36,13 @@ class Settings:
 @dataclass(frozen=True)
 class Runner:
     """`call` is one inference, `arrays` reads its answer (outside the clock), `notes` says what is worth knowing after some,
-    and `facts` what can be counted."""
+    `facts` what can be counted, and `events` what happened, where an engine tells."""
 
     call: Callable[[], Any]
     arrays: Callable[[Any], Arrays]
     notes: Callable[[], str] = lambda: ""
     facts: Callable[[], dict[str, int]] = dict
+    events: EventLog = field(default_factory=EventLog)
 
 
 # Made in two steps, so that imports and the building of a torch module are not taken for compiling.
@@ -56,7 +58,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 def cold_caches(folder: str) -> dict[str, str]:
     """Variables that give every engine empty caches: what it compiles, it compiles in this run."""
-    names = ("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "HOTFUSE_CACHE_DIR")
+    names = ("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "HOTFUSE_CACHE")
     return {name: os.path.join(folder, name.lower()) for name in names}
 
 
@@ -74,7 +76,7 @@ def find_engine(name: str) -> Engine:
     return engine
 
 
-def _need_onnx(subject: Subject) -> str:
+def need_onnx(subject: Subject) -> str:
     if subject.no_onnx:
         raise Missing(subject.no_onnx)
     return subject.onnx_path
@@ -83,7 +85,7 @@ def _need_onnx(subject: Subject) -> str:
 # torch
 
 
-def _torch(subject: Subject, settings: Settings, prepare: Callable[[Any], Any]) -> Opener:
+def torch_opener(subject: Subject, settings: Settings, prepare: Callable[[Any], Any]) -> Opener:
     if subject.no_torch:
         raise Missing(subject.no_torch)
     import torch
@@ -102,13 +104,13 @@ def _torch(subject: Subject, settings: Settings, prepare: Callable[[Any], Any]) 
 
 
 def eager(subject: Subject, settings: Settings) -> Opener:
-    return _torch(subject, settings, lambda module: module)
+    return torch_opener(subject, settings, lambda module: module)
 
 
 def inductor(subject: Subject, settings: Settings) -> Opener:
     import torch
 
-    return _torch(subject, settings, torch.compile)
+    return torch_opener(subject, settings, torch.compile)
 
 
 def inductor_max(subject: Subject, settings: Settings) -> Opener:
@@ -117,7 +119,7 @@ def inductor_max(subject: Subject, settings: Settings) -> Opener:
     from torch._inductor import config
 
     config.freezing = True
-    return _torch(subject, settings, lambda module: torch.compile(module, mode="max-autotune"))
+    return torch_opener(subject, settings, lambda module: torch.compile(module, mode="max-autotune"))
 
 
 def hotfuse_torch(subject: Subject, settings: Settings) -> Opener:
@@ -125,8 +127,8 @@ def hotfuse_torch(subject: Subject, settings: Settings) -> Opener:
 
     options, note = hotfuse_options(settings)
     if subject.case.model.endswith(".pt2"):
-        return _torch(subject, settings, lambda module: hotfuse.load(subject.case.model, **options))
-    opened = _torch(subject, settings, lambda module: hotfuse.compile(module, **options))
+        return torch_opener(subject, settings, lambda module: hotfuse.load(subject.case.model, **options))
+    opened = torch_opener(subject, settings, lambda module: hotfuse.compile(module, **options))
 
     def open_it() -> Runner:
         runner = opened()
@@ -153,7 +155,7 @@ def hotfuse_options(settings: Settings) -> tuple[dict[str, Any], str]:
 
 
 def hotfuse_onnx(subject: Subject, settings: Settings) -> Opener:
-    path = _need_onnx(subject)
+    path = need_onnx(subject)
     import hotfuse
 
     options, note = hotfuse_options(settings)
@@ -178,7 +180,7 @@ def session_runner(session: Any, feeds: Mapping[str, Any], note: str, arrays: Ca
 
 
 def _onnxruntime(subject: Subject, settings: Settings, level: str) -> Opener:
-    path = _need_onnx(subject)
+    path = need_onnx(subject)
     import onnxruntime
 
     feeds = subject.feeds()
@@ -205,7 +207,7 @@ def ort_plain(subject: Subject, settings: Settings) -> Opener:
 
 
 def openvino(subject: Subject, settings: Settings) -> Opener:
-    path = _need_onnx(subject)
+    path = need_onnx(subject)
     import openvino as ov
 
     feeds = list(subject.feeds().values())
@@ -224,7 +226,7 @@ def openvino(subject: Subject, settings: Settings) -> Opener:
     return open_it
 
 
-# those of single kernels and of lengths are named by where they are: they stand on this module
+# those of single kernels, lengths and timelines are named by where they are: they stand on this module
 ENGINES: Mapping[str, Engine | str] = {
     "hotfuse-torch": hotfuse_torch,
     "hotfuse-onnx": hotfuse_onnx,
@@ -238,4 +240,7 @@ ENGINES: Mapping[str, Engine | str] = {
     "numpy": "hotfuse.cli.bench.kernel_engines:run_numpy",
     "torch": "hotfuse.cli.bench.kernel_engines:run_torch",
     "hotfuse-generic": "hotfuse.cli.bench.length_engines:run_generic",
+    "adaptive-torch": "hotfuse.cli.bench.timeline_engines:run_torch",
+    "adaptive-onnx": "hotfuse.cli.bench.timeline_engines:run_onnx",
+    "unfused-onnx": "hotfuse.cli.bench.timeline_engines:run_unfused",
 }

@@ -1,4 +1,4 @@
-"""What runs one after the other: models, kernels, lengths. Each is shown when it is done and goes into the report.
+"""What runs one after the other: models, kernels, lengths, timelines. Each is shown when it is done and goes into the report.
 
 A suite ends with its criteria. `only` keeps the parts whose names begin as given.
 """
@@ -25,6 +25,10 @@ from hotfuse.cli.bench.kernels import CHAIN_BYTES, CHAINS, gemm_triples
 from hotfuse.cli.bench.models import Case
 from hotfuse.cli.bench.shares import kernel_rates, kernel_share
 from hotfuse.cli.bench.table import show_contest, show_criteria, show_kernels, show_lengths, show_overall
+from hotfuse.cli.bench.timeline_criteria import judge_timelines
+from hotfuse.cli.bench.timeline_runs import Timeline, count_runs, hold_timeline
+from hotfuse.cli.bench.timeline_summary import timeline_json
+from hotfuse.cli.bench.timeline_view import show_timeline
 from hotfuse.cli.view import write_json
 
 KERNEL_ENGINES = ("hotfuse", "numpy", "torch")
@@ -118,6 +122,27 @@ def run_lengths(console: Console, quick: bool, rules: Rules, report: dict[str, A
     later = length_suite.compiled_later(found)
     report |= {"model": model, "lengths": length_suite.lengths_json(found), "compiled_later": later}
     return [r for one in found for r in one.results], criteria.judge_lengths(found, later)
+
+
+def run_timelines(
+    console: Console,
+    cases: Sequence[Case],
+    engines: Sequence[str],
+    loads: Sequence[str],
+    rules: Rules,
+    report: dict[str, Any],
+    json_path: str | None,
+) -> tuple[list[Timeline], list[Criterion]]:
+    found: list[Timeline] = []
+    report["timelines"] = []
+    for case in cases:
+        with show_progress(console, case.label, 1 + count_runs(engines, loads, rules)) as say:
+            found.append(hold_timeline(case, engines, loads, rules, say))
+        show_timeline(console, found[-1])
+        report["timelines"].append(timeline_json(found[-1]))
+        if json_path != "-":
+            write_json(json_path, report)  # what is measured stays, whatever happens to the rest
+    return found, judge_timelines(found)
 
 
 def finish_suite(console: Console, found: Sequence[Criterion], quick: bool, report: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ with a field `error` where it failed:
     round    call it for that many seconds        seconds, least            -> seconds of each call
     finish   call it once more                                              -> notes, facts; the answer in `answer`
     probe    measure what the machine can do      what, ...                 -> rate
+    timeline  open an engine and write down every call from then on; see `timeline_worker`
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Worker:
             "round": self.round,
             "finish": self.finish,
             "probe": self.probe,
+            "timeline": self.timeline,
         }
         return steps[request["do"]](**fields)
 
@@ -106,6 +108,12 @@ class Worker:
         if self.probes is None:
             self.probes = Probes()
         return {"rate": self.probes.rate(what, threads, seconds, bytes)}
+
+    def timeline(self, **request: Any) -> dict[str, Any]:
+        from hotfuse.cli.bench.timeline_worker import record
+
+        self.runner, found = record(**request)
+        return found
 
 
 def explain(error: BaseException) -> str:
