@@ -72,12 +72,17 @@ class Background:
                 idle_since = time.monotonic()
             del work  # between pieces a name would keep the last model alive
             if now >= next_tick:
-                for ticked in list(self._ticked):
-                    self._do(functools.partial(ticked.tick, now))
-                    idle_since = now
+                idle_since = now if self._tick_all(now) else idle_since
                 next_tick = time.monotonic() + TICK_S
             if now - idle_since > REST_S and self._may_end():
                 return
+
+    def _tick_all(self, now_s: float) -> int:
+        """How many were asked. A function of its own, so that no name outlives it."""
+        found = list(self._ticked)
+        for ticked in found:
+            self._do(functools.partial(ticked.tick, now_s))
+        return len(found)
 
     def _may_end(self) -> bool:
         with self._lock:

@@ -18,9 +18,7 @@ import torch
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.state import Rules
 from hotfuse.adaptive.subject import Array, Report
-from hotfuse.config import Config
 from hotfuse.errors import ExecutionError
-from hotfuse.events import EventLog
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace
 from hotfuse.runtime.torch_class import ServedClass
@@ -41,7 +39,8 @@ class ClassSubject:
 
     def __init__(self, name: str, family: Family, table: ClassTable, served: ServedClass, rules: Rules) -> None:
         # The family holds this, and this holds nothing of it: a model that nobody holds any more goes at once.
-        self.name, self._family, self._table = name, weakref.proxy(family), weakref.proxy(table)
+        self.name, self.config, self.events = name, family.config, family.events
+        self._family, self._table = weakref.proxy(family), weakref.proxy(table)
         self._captured = self._serving = served
         self._sample: dict[str, Array] | None = None
         self._leaves: list[Any] = []
@@ -69,14 +68,6 @@ class ClassSubject:
         self._sample = dict(zip(program.graph.inputs, map(_as_array, copies), strict=True))
 
     # what the controller asks, in the background
-
-    @property
-    def config(self) -> Config:
-        return self._family.config
-
-    @property
-    def events(self) -> EventLog:
-        return self._family.events
 
     def request(self) -> BuildRequest:
         from hotfuse.runtime.build_jobs import BuildRequest
