@@ -27,6 +27,7 @@ from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_sk
 from hotfuse.frontends.torch_trace import Trace, trace
 from hotfuse.passes import optimize
 from hotfuse.runtime import torch_capture
+from hotfuse.runtime.child_main import NICE
 from hotfuse.runtime.torch_guard import call_structure, describe_leaves, read_call
 
 # skeletons
@@ -371,7 +372,7 @@ def test_a_forked_child_drops_the_capture_process() -> None:
     assert output == "0 1\n"
 
 
-def test_the_capture_process_runs_at_idle_priority_and_nobody_waits_for_it() -> None:
+def test_the_capture_process_runs_at_low_priority_and_nobody_waits_for_it() -> None:
     import psutil
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
@@ -383,7 +384,7 @@ def test_the_capture_process_runs_at_idle_priority_and_nobody_waits_for_it() -> 
     assert fast.settle(120)
     worker = torch_capture._workers[False].process
     assert worker is not None
-    assert psutil.Process(worker.pid).nice() == 19
+    assert psutil.Process(worker.pid).nice() == min(os.nice(0) + NICE, 19)
     assert len(fast.report().classes) == 1
 
 
