@@ -69,8 +69,8 @@ class Config:
     # the folder of the kernel cache; "" is the user's cache folder, "off" keeps nothing on disk
     cache: str = _option("HOTFUSE_CACHE", "")
     max_cache_bytes: int = _option("HOTFUSE_MAX_CACHE_BYTES", GIB, least=0)
-    # processes that compile and prove kernels behind a model that serves; 0 compiles in a thread of this process
-    workers: int = _option("HOTFUSE_WORKERS", 1, least=0)
+    # processes that compile and prove kernels behind a model that serves
+    workers: int = _option("HOTFUSE_WORKERS", 1, least=1)
     compile_timeout_s: float = _option("HOTFUSE_COMPILE_TIMEOUT_S", 120.0, least=0)
     # physical memory of one such process; 0 takes a quarter of what this process may use
     max_worker_bytes: int = _option("HOTFUSE_MAX_WORKER_BYTES", 0, least=0)

@@ -17,7 +17,7 @@ import torch
 
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import Array, Report
+from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Report
 from hotfuse.errors import ExecutionError
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.runtime.build import Build
     from hotfuse.runtime.build_jobs import BuildRequest
-
-SAMPLE_BYTES = 1 << 28  # inputs that are larger are not copied, and nothing is proved on them
 
 
 class ClassSubject:

@@ -64,7 +64,6 @@ class _Made:
 
     reply: BuildReply
     kernels: Kernels
-    attempt: int = 0
     candidate: Any = None
 
 
@@ -223,13 +222,12 @@ class Controller:
     # proving
 
     def _prove(self, decision: Prove) -> None:
-        from hotfuse.runtime.build_jobs import ProveRequest, build_pool, prove_job
+        from hotfuse.runtime.build_jobs import ProveRequest, prove_job
 
         subject, made, inputs = self._subject, self._made[decision.target], self._subject.sample()
         self._waiting = decision if inputs is None else None
         if inputs is None:
             return
-        made.attempt = decision.attempt
         build = _without(made.reply.build, decision.without)
         kept = dict(zip(made.reply.build.programs, made.reply.objects, strict=True))
         request = ProveRequest(build, tuple(kept[p] for p in build.programs), inputs, subject.config)
@@ -238,7 +236,8 @@ class Controller:
             self._later(decision, lambda: self._proved(decision, build, result))
 
         label = f"{subject.name}: proof of {decision.target}"
-        build_pool(subject.config).submit(prove_job(label, lambda: request, subject.weight, finish, subject.config))
+        assert self._pool is not None  # it was built
+        self._pool.submit(prove_job(label, lambda: request, subject.weight, finish, subject.config))
 
     def _proved(self, decision: Prove, build: BuildRecord, result: ProveReply | BaseException) -> None:
         now_s = time.monotonic()

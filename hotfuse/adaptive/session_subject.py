@@ -1,13 +1,11 @@
 """A session as a subject: what its calls tell the controller, and how it comes to be answered by something else.
 
-State: the inputs of one real call, until they are proved on; the candidate that waits for a call to be shadowed by; the types
-of inputs seen of late, for which a candidate is bound before it serves.
+State: the inputs of one real call, until they are proved on; the candidate that waits for a call to be shadowed by.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ import numpy as np
 
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import Array, Report
+from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Report
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from hotfuse.runtime.build import Build
     from hotfuse.runtime.build_jobs import BuildRequest
 
-SAMPLE_BYTES = 1 << 28  # inputs that are larger are not copied, and nothing is proved on them
-FORMS = 8  # kept of those seen
-
 
 class SessionSubject:
     """Observes a session's calls for the controller, and does to it what that decides."""
@@ -42,7 +37,6 @@ class SessionSubject:
         self._sample: dict[str, Array] | None = None
         self._shadowing: list[tuple[Serving, Report]] = []  # at most one; its pop is one step, whoever else calls
         self._counted = 0  # calls of the session, when one was last looked at
-        self._types: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         self.controller = Controller(self, rules)
 
     @property
@@ -58,10 +52,6 @@ class SessionSubject:
         form = tuple([getattr(value, "shape", None) for value in given])
         if self._sample is None and not serving.tier:
             self._sample = self._copied(given)
-        if form not in self._types:
-            self._types[form] = None
-            if len(self._types) > FORMS:
-                self._types.popitem(last=False)
         calls = self._session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Kernels = Mapping[TileProgram, Kernel]
 
+SAMPLE_BYTES = 1 << 28  # inputs that are larger are not copied, and nothing is proved on them
+
 Array = np.ndarray[Any, Any]
 Report = Callable[[bool, str], None]  # whether a shadowed call agreed, or why not
 

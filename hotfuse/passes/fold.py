@@ -105,7 +105,7 @@ def _fold_constant(draft: Draft, node: Node) -> tuple[Value, ...] | None:
     if not record.view:  # a view goes on looking
         for name in node.uses:
             draft.builder.constants[name].release()
-    arrays = [_immutable(np.asarray(a)) for a in many]
+    arrays = [immutable(np.asarray(a)) for a in many]
     if len(arrays) < len(results) or any(type_of(a) != v.type for a, v in zip(arrays, results, strict=False)):
         return None
     return tuple(draft.define(Constant.of(a), v.device) for a, v in zip(arrays, results, strict=False))
@@ -115,7 +115,8 @@ def _glance(draft: Draft, value: Value | None) -> np.ndarray[Any, Any] | None:
     return None if value is None else draft.builder.constants[value.name].glance()
 
 
-def _immutable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def immutable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array, for looking only."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -32,7 +32,7 @@ from hotfuse.ir.op import OPS
 from hotfuse.ir.types import STRING, TensorType, Type
 from hotfuse.pace import Pace, hurry
 from hotfuse.passes.dead_code import remove_dead
-from hotfuse.passes.fold import fold_constants
+from hotfuse.passes.fold import fold_constants, immutable
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.shelf import Shelf, in_order_of_use
 
@@ -168,15 +168,9 @@ def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace) -
         results = made if isinstance(made, (tuple, list)) else (made,)
         for name, result in zip(node.outputs, results, strict=False):
             array = np.asarray(result)
-            known[name] = Constant.of(_still(shelf.put(places[name], array) if name in places else array))
+            known[name] = Constant.of(immutable(shelf.put(places[name], array) if name in places else array))
         for name in dict.fromkeys(node.uses):
             left[name] -= 1
             if not left[name] and not record.view and name in constants:
                 constants[name].release()
     return {name: known[name] for name in prepare.outputs}
-
-
-def _still(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -136,7 +136,7 @@ def build_pool(config: Config) -> Pool:
     global _pool
     with _LOCK:
         if _pool is None:
-            _pool = Pool(MODULE, max(config.workers, 1), name="build worker")
+            _pool = Pool(MODULE, config.workers, name="build worker")
         return _pool
 
 
