@@ -19,6 +19,7 @@ from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
 
 if TYPE_CHECKING:
+    from hotfuse.adaptive.state import Rules
     from hotfuse.frontends.onnx_model import ImportedModel
     from hotfuse.runtime.torch_class import ServedClass
     from hotfuse.runtime.torch_classes import ClassTable
@@ -48,9 +49,14 @@ def compile_torch(model: Any, config: Config | None, options: Mapping[str, Any])
 def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
     """Have the calls of a captured class answered by kernels, once there are some."""
     from hotfuse.adaptive.class_subject import ClassSubject
+
+    family.adapted.append(ClassSubject(name, family, table, served, _rules()))
+
+
+def _rules() -> Rules:
     from hotfuse.adaptive.state import Rules
 
-    family.adapted.append(ClassSubject(name, family, table, served, Rules(tier=1)))
+    return Rules(tier=1)  # nobody builds kernels for one shape yet
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:
@@ -65,11 +71,11 @@ def _open(imported: ImportedModel, config: Config) -> Session:
     session = Session(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
-    if config.adapts:
+    if config.adapts and all(OPS[node.op].deterministic for inner in graph.walk() for node in inner.nodes):
+        # (two runs of a model that draws random numbers do not agree, and nothing could be proved of it)
         from hotfuse.adaptive.session_subject import SessionSubject
-        from hotfuse.adaptive.state import Rules
 
-        session.observer = SessionSubject(session, Rules(tier=1))
+        session.observer = SessionSubject(session, _rules())
     return session
 
 

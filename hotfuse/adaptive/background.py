@@ -1,7 +1,7 @@
 """The background: one thread for all models of the process, which carries out what was decided.
 
-Callers post work and go on. Work runs in the order it was posted, one piece at a time, at a low priority where the system
-allows that for a thread; what is long rests now and then (`Pace`). Whoever is registered is asked every `TICK_S` seconds, and
+Callers post work and go on. Work runs in the order it was posted, one piece at a time; what is long rests now and then
+(`Pace`). Whoever is registered is asked every `TICK_S` seconds, and
 the thread begins with the first work.
 
 State: the thread, its queue, and weak references to whoever wants ticks. A forked child begins with none of it.

@@ -55,6 +55,10 @@ class ClassSubject:
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
 
+    def close(self) -> None:
+        self.controller.close()
+        self.forget_sample()
+
     def _take(self, call: Call) -> None:
         program = self._captured.runner.captured
         given = [call.leaves[place] for place in program.input_leaves]
@@ -104,7 +108,7 @@ class ClassSubject:
         if candidate.proven:  # trials are off
             report(True, "")
 
-    def publish(self, candidate: ServedClass | None, label: str) -> None:
+    def publish(self, candidate: ServedClass | None) -> None:
         """A class that passed its trial serves already."""
         if candidate is None and self._serving is not self._captured:
             with self._table.lock:

@@ -2,7 +2,8 @@
 
     callers -> Tally -> background's thread: step(state, event) -> decisions -> worker processes, subject -> events -> ...
 
-Nothing here runs in a caller's thread but `note`. A decision that fails tells the machine so; what serves stays.
+Callers only note, wait and close; the rest runs in the background's thread. A decision that fails tells the machine so; what
+serves stays.
 
 State: the tier machine's; what was made of each target; what waits for a call. Only the background's thread touches it.
 """
@@ -168,12 +169,12 @@ class Controller:
                 self._shadow(decision)
             case Publish():
                 self._tally.forget(1)
-                self._subject.publish(self._made[decision.target].candidate, str(decision.target))
+                self._subject.publish(self._made[decision.target].candidate)
                 self._subject.forget_sample()
             case Withdraw():
-                self._subject.publish(None, str(decision.target))
+                self._subject.publish(None)
             case Retire():
-                self._subject.publish(None, str(decision.target))
+                self._subject.publish(None)
                 self._subject.forget_sample()
                 self._made.pop(decision.target, None)
             case Measure():

@@ -136,7 +136,7 @@ class SessionSubject:
     def shadow(self, candidate: Serving, report: Report) -> None:
         self._shadowing = [(candidate, report)]
 
-    def publish(self, candidate: Serving | None, label: str) -> None:
+    def publish(self, candidate: Serving | None) -> None:
         self._session.publish(candidate)
 
 

@@ -57,5 +57,5 @@ class Subject(Protocol):
     def shadow(self, candidate: Any, report: Report) -> None:
         """Have the next call answered by the original and by the candidate, and say whether they agree."""
 
-    def publish(self, candidate: Any | None, label: str) -> None:
+    def publish(self, candidate: Any | None) -> None:
         """From now on calls are answered by the candidate; None: by the original."""

@@ -1,4 +1,4 @@
-"""Builds: a graph as recipes of kernels. A build is data, made in this process or in a worker's, or read from the cache.
+"""Builds: a graph as recipes of kernels. A build is data, made in this process or in a worker's.
 
     graph --native form--> --hoist--> prepare: weights -> packed and otherwise prepared values     run when weights are new
                                       main: units (nodes that became kernels together), and nodes that stay with tier 0

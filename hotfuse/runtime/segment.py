@@ -269,7 +269,7 @@ def _lanes(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
     unit = 1
     for axis in reversed(program.grid):
         count = int(evaluate(axis.count, sizes))
-        if axis.shared:
+        if axis.shared and unit:
             return count * unit, unit
         unit *= count
     return 0, 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hotfuse.config import Config
 from hotfuse.events import EventLog
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
 
 
+class Adapting(Protocol):
+    """Whoever adapts a class."""
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Family:
     """What the controllers of one model share. `budget` is how many captures its submodules may still ask for, `hopeless` why
@@ -35,7 +41,7 @@ class Family:
     members: dict[int, Controller] = field(default_factory=dict)
     open: bool = True
     adapt: Adapt | None = None
-    adapted: list[object] = field(default_factory=list)  # whoever adapts a class: held here, for the class only refers to it
+    adapted: list[Adapting] = field(default_factory=list)  # held here, for the classes only refer to them
     lock: threading.Lock = field(default_factory=make_lock)
 
     def all(self) -> tuple[Controller, ...]:

@@ -71,6 +71,8 @@ class Controls:
     def close(self) -> None:
         """From now on the module itself answers; what was captured is dropped."""
         self.family.open = False
+        for adapting in self.family.adapted:
+            adapting.close()
         for member in self.family.all():
             member.close()
 

@@ -98,8 +98,8 @@ class Controller:
             with self._lock:
                 self.answered += 1
                 is_looked_at = self.answered % LOOK_EVERY == 0
-            if is_looked_at:
-                self._tell(call, time.perf_counter() - started)
+            if is_looked_at and (served := next(self.table.fitting(call), None)) is not None:
+                self._tell(served, call, served.tier, time.perf_counter() - started)
             return answer
         if call.frame in self.failed:
             result = self._through_submodules(eager, args, kwargs)
@@ -108,8 +108,8 @@ class Controller:
             return result
         started = time.perf_counter()
         result = eager(*args, **kwargs)
-        if answer.waiting is not None and answer.waiting.watcher is not None:
-            answer.waiting.watcher.called(call, 0, time.perf_counter() - started)
+        if answer.waiting is not None:
+            self._tell(answer.waiting, call, 0, time.perf_counter() - started)
         if answer.failed is not None:  # were the caller at fault, eager would have raised as well
             self.table.drop(answer.failed, "the captured program failed while serving")
             if self.config.strict:
@@ -119,11 +119,16 @@ class Controller:
             self.captures.begin(call, args, kwargs, seen, self.calls)
         return result
 
-    def _tell(self, call: Call, seconds: float) -> None:
-        """Let whoever watches the class of a call know that it answered."""
-        served = next(self.table.fitting(call), None)
-        if served is not None and served.watcher is not None:
-            served.watcher.called(call, served.tier, seconds)
+    def _tell(self, served: ServedClass, call: Call, tier: int, seconds: float) -> None:
+        """Let whoever watches the class of a call know who answered it. What fails there must not fail the call."""
+        if served.watcher is None:
+            return
+        try:
+            served.watcher.called(call, tier, seconds)
+        except Exception as error:
+            self.family.events.emit("observer.failed", self.name, f"{type(error).__name__}: {error}")
+            if self.config.strict:
+                raise
 
     # finding and running a class
 

@@ -85,3 +85,18 @@ def test_a_model_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
         gc.collect()
         time.sleep(0.01)
     assert held() is None
+
+
+def test_a_defect_of_the_watcher_fails_no_call_and_closing_ends_it(tmp_path: Path) -> None:
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
+    events = controls(fast).events
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).controller.classes)
+        (subject,) = controls(fast).family.adapted
+        subject.called = lambda *_: 1 / 0  # type: ignore[attr-defined]
+        serve(fast, model, lambda: events.of("observer.failed"))
+    assert "ZeroDivisionError" in events.of("observer.failed")[0].reason
+    fast.close()
+    assert subject.controller._closed  # type: ignore[attr-defined]
+    assert subject.sample() is None  # type: ignore[attr-defined]

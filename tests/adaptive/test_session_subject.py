@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
+import onnx.parser
 import pytest
 
 import hotfuse
@@ -109,6 +110,13 @@ def test_a_model_that_is_hardly_called_is_left_alone(session: Session) -> None:
 def test_nothing_is_built_where_that_is_not_wanted(options: dict[str, Any]) -> None:
     with hotfuse.load(model().SerializeToString(), **options) as session:
         assert session.observer is None
+
+
+def test_a_model_that_draws_random_numbers_stays_at_tier_0() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { r = RandomNormalLike(x)  y = Add(x, r) }'
+    with hotfuse.load(onnx.parser.parse_model(text)) as session:
+        assert session.observer is None
+        assert len(session.run(None, {"x": np.zeros(3, np.float32)})[0]) == 3
 
 
 def wrong(reply: BuildReply, which: str) -> BuildReply:

@@ -14,14 +14,16 @@ import pytest
 import torch
 
 import hotfuse
+from hotfuse.codegen.tile import Axis, TileProgram
 from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import symbol
 from hotfuse.ir.types import F32, tensor
 from hotfuse.numerics import close_to_exact
 from hotfuse.runtime import native_binding
 from hotfuse.runtime.native import native_executor
 from hotfuse.runtime.native_binding import BESIDE
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.segment import Segment, tasks_at_once
+from hotfuse.runtime.segment import Segment, _lanes, tasks_at_once
 
 OPTIONS: dict[str, Any] = {"tier": 1, "wait": True, "capture": "blocking"}
 
@@ -264,3 +266,15 @@ def test_no_team_beside_operators_with_threads_of_their_own(
     (bound,) = executor._bound.values()
     teams = {s.function._sizes.threads for s in bound.steps if isinstance(s.function, Segment)}
     assert teams == {threads}
+
+
+def test_how_threads_share_tasks() -> None:
+    rows, panels, batch = (lambda shared: Axis("i", symbol("m"), shared)), Axis("j", symbol("n")), Axis("b", 3)
+    for grid, wanted in (
+        ((panels, rows(True)), (5, 1)),
+        ((rows(True), panels), (20, 4)),
+        ((batch, rows(True), panels), (20, 4)),
+        ((panels, rows(False)), (0, 1)),
+    ):
+        assert _lanes(TileProgram("p", ("m", "n"), (), grid, ()), {"m": 5, "n": 4}) == wanted
+    assert _lanes(TileProgram("p", ("m", "n"), (), (rows(True), panels), ()), {"m": 5, "n": 0}) == (0, 1)
