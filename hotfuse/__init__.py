@@ -15,19 +15,36 @@ from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 
 __version__ = "0.1.0"
-__all__ = ["Config", "HotfuseError", "compile", "load"]
+__all__ = ["Config", "HotfuseError", "compile", "load", "metrics", "serve_metrics"]
 
 
 def load(source: Any, config: Config | None = None, **options: Any) -> Any:
     """Load a model for inference: a `Session` for an ONNX model (a path, bytes or an `onnx.ModelProto`), a callable
     `ExportedModel` for a path to a .pt2 file."""
     from hotfuse.entry import load_model
+    from hotfuse.runtime.metrics import watch
 
-    return load_model(source, config, options)
+    return watch(load_model(source, config, options))
 
 
 def compile(model: Any, config: Config | None = None, **options: Any) -> Any:
     """A drop-in for a PyTorch module, function or exported program that hotfuse speeds up while it serves."""
     from hotfuse.entry import compile_torch
+    from hotfuse.runtime.metrics import watch
 
-    return compile_torch(model, config, options)
+    return watch(compile_torch(model, config, options))
+
+
+def metrics() -> str:
+    """What all models of this process did and hold, in the text format that Prometheus reads."""
+    from hotfuse.runtime.metrics import metrics_text
+
+    return metrics_text()
+
+
+def serve_metrics(port: int = 0, host: str = "127.0.0.1") -> Any:
+    """Serve `metrics()` at `http://host:port/metrics`, from a thread of its own, until `close()` of what is returned. Its
+    `port` says which it is where any would do. With another `host`, whoever reaches this machine can read it."""
+    from hotfuse.runtime.metrics_endpoint import serve
+
+    return serve(port, host)

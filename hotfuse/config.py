@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotfuse.errors import ConfigError
+from hotfuse.stress import parse
 
 GIB = 1 << 30
 _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -69,6 +70,8 @@ class Config:
     # the folder of the kernel cache; "" is the user's cache folder, "off" keeps nothing on disk
     cache: str = _option("HOTFUSE_CACHE", "")
     max_cache_bytes: int = _option("HOTFUSE_MAX_CACHE_BYTES", GIB, least=0)
+    # the folder of reproductions of wrong kernels, with values of real calls; "" is in the user's state folder, "off" keeps none
+    reproductions: str = _option("HOTFUSE_REPRODUCTIONS", "")
     # processes that compile and prove kernels behind a model that serves
     workers: int = _option("HOTFUSE_WORKERS", 1, least=1)
     compile_timeout_s: float = _option("HOTFUSE_COMPILE_TIMEOUT_S", 120.0, least=0)
@@ -90,8 +93,18 @@ class Config:
     max_loop_rounds: int = _option("HOTFUSE_MAX_LOOP_ROUNDS", 10_000_000, least=1)
     # bytes of one model file
     max_model_bytes: int = _option("HOTFUSE_MAX_MODEL_BYTES", 64 * GIB, least=1)
+    # publications allowed to each model, to find the first bad one by halving; -1 is any number
+    fuel: int = _option("HOTFUSE_FUEL", -1, least=-1)
+    # rare things made common, for tests: the modes of `hotfuse/stress.py`, joined by commas
+    stress: str = _option("HOTFUSE_STRESS", "")
     # events kept in the log
     max_events: int = _option("HOTFUSE_MAX_EVENTS", 10_000, least=1)
+    # a file that every event is appended to, a line of JSON each; "" is none
+    event_log: str = _option("HOTFUSE_EVENT_LOG", "")
+    # of that file, before it is renamed to `<path>.1` and a new one is begun
+    max_event_log_bytes: int = _option("HOTFUSE_MAX_EVENT_LOG_BYTES", 64 << 20, least=1)
+    # the port of 127.0.0.1 at which metrics may be read; 0 is none
+    metrics_port: int = _option("HOTFUSE_METRICS_PORT", 0, least=0)
 
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):
@@ -102,8 +115,14 @@ class Config:
             raise ConfigError(f"capture must be 'background' or 'blocking', not {self.capture!r}")
         if self.isa not in ("native", "avx512", "avx2", "sse"):
             raise ConfigError(f"isa must be 'native', 'avx512', 'avx2' or 'sse', not {self.isa!r}")
+        if self.metrics_port > 65535:
+            raise ConfigError(f"metrics_port must be at most 65535, not {self.metrics_port}")
         if self.disable:
             object.__setattr__(self, "tier", 0)
+        if not isinstance(self.stress, str):
+            raise ConfigError(f"stress must be text, not {self.stress!r}")
+        for name, value in parse(self.stress).options.items():
+            object.__setattr__(self, name, value)
         for name, share in (("max_value_bytes", 2), ("max_capture_bytes", 2), ("max_worker_bytes", 4)):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, _usable_memory_bytes() // share)

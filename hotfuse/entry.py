@@ -12,6 +12,7 @@ from hotfuse.config import Config, resolve
 from hotfuse.errors import InvalidModel
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.op import OPS, Pattern
+from hotfuse.ir.types import TensorType
 from hotfuse.passes import optimize
 from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.feeds import Signature
@@ -50,13 +51,16 @@ def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) ->
     """Have the calls of a captured class answered by kernels, once there are some."""
     from hotfuse.adaptive.class_subject import ClassSubject
 
-    family.adapted.append(ClassSubject(name, family, table, served, _rules()))
+    family.adapted.append(ClassSubject(name, family, table, served, _rules(family.config, served.runner.captured.graph)))
 
 
-def _rules() -> Rules:
+def _rules(config: Config, graph: Graph) -> Rules:
+    """Kernels for one shape are of use only where there can be another."""
     from hotfuse.adaptive.state import Rules
 
-    return Rules(tier=1)  # nobody builds kernels for one shape yet
+    shapes = [type.shape or () for name in graph.inputs if isinstance(type := graph.type(name), TensorType)]
+    highest = 2 if any(not isinstance(d, int) for shape in shapes for d in shape) else 1
+    return Rules(tier=min(config.tier, highest) if isinstance(config.tier, int) else highest)
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:
@@ -75,7 +79,7 @@ def _open(imported: ImportedModel, config: Config) -> Session:
         # (two runs of a model that draws random numbers do not agree, and nothing could be proved of it)
         from hotfuse.adaptive.session_subject import SessionSubject
 
-        session.observer = SessionSubject(session, _rules())
+        session.observer = SessionSubject(session, _rules(config, graph))
     return session
 
 

@@ -2,7 +2,8 @@
 
 A thread that runs Python code keeps the interpreter for itself: each operator of a model that serves meanwhile waits for up to
 five milliseconds to get it back. So work behind a serving model calls its `Pace` every few microseconds, and that rests now
-and then. Where somebody waits for the work it is given `hurry`, which does not.
+and then, for as long as a call is under way where that is known (`right_of_way`). Where somebody waits for the work it is given
+`hurry`, which does not.
 
 State: when the next rest is due.
 """
@@ -12,8 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hotfuse.right_of_way import RIGHT_OF_WAY
+
 WORK_S = 0.0005  # between rests: at most so long is a serving thread kept from the interpreter
 REST_S = 0.004  # of each: work behind a model takes nine times as long, and a ninth of the interpreter's time
+PAUSE_S = 0.0002  # where calls say when they begin, and none has
+LOOK_S = 0.001  # between looks whether the call is still under way
+LONGEST_S = 0.05  # of rests behind calls that follow each other at once
 
 Pace = Callable[[], None]
 
@@ -30,5 +36,14 @@ class Unhurried:
 
     def __call__(self) -> None:
         if time.perf_counter() >= self._due:
-            time.sleep(REST_S)
+            self._rest()
             self._due = time.perf_counter() + WORK_S
+
+    def _rest(self) -> None:
+        if not RIGHT_OF_WAY.active or RIGHT_OF_WAY.crowded:
+            time.sleep(REST_S)
+            return
+        time.sleep(PAUSE_S)
+        until = time.perf_counter() + LONGEST_S
+        while RIGHT_OF_WAY.busy and time.perf_counter() < until:
+            time.sleep(LOOK_S)

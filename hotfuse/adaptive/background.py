@@ -1,8 +1,7 @@
 """The background: one thread for all models of the process, which carries out what was decided.
 
 Callers post work and go on. Work runs in the order it was posted, one piece at a time; what is long rests now and then
-(`Pace`). Whoever is registered is asked every `TICK_S` seconds, and
-the thread begins with the first work.
+(`Pace`). Whoever is registered is asked every `TICK_S` seconds. The thread begins with the first work.
 
 State: the thread, its queue, and weak references to whoever wants ticks. A forked child begins with none of it.
 """
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hotfuse.locks import make_lock
+from hotfuse.right_of_way import RIGHT_OF_WAY
 
 TICK_S = 0.25
 REST_S = 30.0  # without work and without ticks: the thread ends
@@ -93,7 +93,8 @@ class Background:
 
     def _do(self, work: Work) -> None:
         try:
-            work()
+            with RIGHT_OF_WAY.behind():
+                work()
         except BaseException as error:  # this thread serves every model of the process and must go on
             self.failures.append(f"{type(error).__name__}: {error}")
 

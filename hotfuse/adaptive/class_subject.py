@@ -1,23 +1,25 @@
 """A captured class of a PyTorch module as a subject.
 
-The module itself answers until kernels are proved. The class that stands for them then takes the place of the captured one: its
-first call is a trial, which the module answers as well, and it serves from then on or never.
+The module itself answers until kernels are proved. Then a class that stands for them takes the place of the captured one, after
+a call that both answered alike.
 
-State: the inputs of one real call, until they are proved on.
+State: a real call, until something is proved on it; the class that is in the table now.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hotfuse.adaptive.controller import Controller
+from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Report
+from hotfuse.adaptive.subject import SAMPLE_BYTES, Array
 from hotfuse.errors import ExecutionError
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace
@@ -25,11 +27,20 @@ from hotfuse.runtime.torch_class import ServedClass
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call
+from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.runtime.build import Build
     from hotfuse.runtime.build_jobs import BuildRequest
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """Copies of a call's leaves, and of them the graph's inputs, by name."""
+
+    leaves: list[Any]
+    inputs: dict[str, Array]
 
 
 class ClassSubject:
@@ -40,17 +51,21 @@ class ClassSubject:
         self.name, self.config, self.events = name, family.config, family.events
         self._family, self._table = weakref.proxy(family), weakref.proxy(table)
         self._captured = self._serving = served
-        self._sample: dict[str, Array] | None = None
-        self._leaves: list[Any] = []
+        self._sample: Sample[_Taken] = Sample()
         self.controller = Controller(self, rules)
         served.watcher = weakref.proxy(self)
 
     # what calls tell, in callers' threads
 
-    def called(self, call: Call, tier: int, seconds: float) -> None:
-        if self._sample is None and not tier:
-            self._take(call)
-        self.controller.note(call.shapes, tier, seconds)
+    def called(self, call: Call, served: ServedClass, seconds: float) -> None:
+        special = self._serving.special
+        self._sample.offer(call.shapes, lambda: self._take(call))
+        self.controller.note(call.shapes, served.tier, seconds)
+        if isinstance(special, Duel):
+            special.note(served, seconds)
+
+    def changed(self, reason: str) -> None:
+        self.controller.changed(reason)
 
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
@@ -59,15 +74,14 @@ class ClassSubject:
         self.controller.close()
         self.forget_sample()
 
-    def _take(self, call: Call) -> None:
+    def _take(self, call: Call) -> _Taken | None:
         program = self._captured.runner.captured
-        given = [call.leaves[place] for place in program.input_leaves]
-        tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
         if sum(t.numel() * t.element_size() for t in tensors) > SAMPLE_BYTES:
-            return
-        self._leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
-        copies = [self._leaves[place] for place in program.input_leaves]
-        self._sample = dict(zip(program.graph.inputs, map(_as_array, copies), strict=True))
+            return None
+        leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
+        given = [_as_array(leaves[place]) for place in program.input_leaves]
+        return _Taken(leaves, dict(zip(program.graph.inputs, given, strict=True)))
 
     # what the controller asks, in the background
 
@@ -80,11 +94,12 @@ class ClassSubject:
     def look_at_next(self) -> None:
         """Some calls are looked at anyway."""
 
-    def sample(self) -> Mapping[str, Array] | None:
-        return self._sample
+    def sample(self, form: Hashable | None) -> Mapping[str, Array] | None:
+        taken = self._sample.get(form)
+        return None if taken is None else taken.inputs
 
     def forget_sample(self) -> None:
-        self._sample, self._leaves = None, []
+        self._sample.forget()
 
     def weight(self, name: str) -> Array:
         tensors = self._captured.weights()
@@ -93,27 +108,43 @@ class ClassSubject:
         return np.asarray(to_numpy(tensors[name].detach()))
 
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> ServedClass:
-        made = self._captured.with_kernels(build, kernels)
+        made = self._captured.with_kernels(build, kernels, self._serving)
         made.watcher = weakref.proxy(self)
-        made.make_ready(self._leaves)
+        taken = self._sample.get(None)
+        if taken is not None:
+            made.make_ready(taken.leaves)
+        made.runner.bind_as(self._serving.runner)
         return made
 
-    def shadow(self, candidate: ServedClass, report: Report) -> None:
-        """The trial of a class is the call that is answered by both."""
-        candidate.judged = report
-        with self._table.lock:
-            if self._family.open:
-                self._table.replace(self._serving, candidate)
-                self._serving = candidate
+    def shadow(self, candidate: ServedClass, form: Hashable | None, report: Report) -> None:
         if candidate.proven:  # trials are off
             report(True, "")
+            return
+
+        def told(ok: bool, reason: str) -> None:
+            self._serving.special = None
+            report(ok, reason)
+
+        self._serving.special = Shadow(candidate, form, told)
+
+    def duel(self, form: Hashable, other: ServedClass | None, report: Timed) -> None:
+        serving = self._serving
+
+        def told(times: Any) -> None:
+            serving.special = None
+            report(times)
+
+        serving.special = Duel(serving, other or self._captured, form, told)
 
     def publish(self, candidate: ServedClass | None) -> None:
-        """A class that passed its trial serves already."""
-        if candidate is None and self._serving is not self._captured:
-            with self._table.lock:
-                self._table.replace(self._serving, self._captured)
-                self._serving = self._captured
+        chosen = candidate or self._captured
+        if candidate is not None:
+            candidate.proven = True  # each of its parts was: it was shadowed, or is what is left of one that was
+        with self._table.lock:
+            self._serving.special = None
+            if self._family.open and chosen is not self._serving:
+                self._table.replace(self._serving, chosen)
+            self._serving = chosen
 
 
 def _as_array(leaf: Any) -> Any:

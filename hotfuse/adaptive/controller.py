@@ -5,24 +5,27 @@
 Callers only note, wait and close; the rest runs in the background's thread. A decision that fails tells the machine so; what
 serves stays.
 
-State: the tier machine's; what was made of each target; what waits for a call. Only the background's thread touches it.
+State: the tier machine's; what was made of each target, which of them serve, and the candidates that answer for them; what waits
+for a call. Only the background's thread touches it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.background import BACKGROUND, Background
+from hotfuse.adaptive.lineup import Made, changed_units, composed, grouping_of, kernels_of
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.message import (
     Build,
     BuildFailed,
     Built,
     Called,
+    Changed,
     Decision,
     Disproved,
     Event,
@@ -37,6 +40,7 @@ from hotfuse.adaptive.message import (
     Retire,
     Shadow,
     Shadowed,
+    Spotted,
     Tick,
     Withdraw,
 )
@@ -44,28 +48,20 @@ from hotfuse.adaptive.promotion import next_target
 from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.tally import Tally
-from hotfuse.adaptive.target import Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target
 from hotfuse.locks import IMPORTS
 from hotfuse.pace import Unhurried
+from hotfuse.runtime.turns import Times
 
 if TYPE_CHECKING:
-    from hotfuse.adaptive.subject import Kernels
-    from hotfuse.runtime.build import Build as BuildRecord
-    from hotfuse.runtime.build import Unit
+    from hotfuse.runtime.build import Sizes
     from hotfuse.runtime.build_jobs import BuildReply, ProveReply
     from hotfuse.runtime.workers import Pool
 
 LOOK_S = 0.005  # of calls, after which the background looks at once and not with the next tick
-TIMED_CALLS = 5  # of a form, before it is judged whether a target pays
-
-
-@dataclass
-class _Made:
-    """What there is of a target: the reply of its build, its kernels, and what can answer calls."""
-
-    reply: BuildReply
-    kernels: Kernels
-    candidate: Any = None
+TIMED_CALLS = 5  # of a form, before it is judged whether the generic kernels pay
+CLEAR = 1.5  # times faster than before publication: no duel is needed to see it
+CANDIDATES = 4  # that are kept: what serves, what would without one target, and those before
 
 
 class Controller:
@@ -75,8 +71,10 @@ class Controller:
         self._subject, self._background = subject, background
         self._state: State = start(rules)
         self._tally = Tally()
-        self._made: dict[Target, _Made] = {}
-        self._waiting: Prove | None = None  # for the inputs of a call
+        self._made: dict[Target, Made] = {}
+        self._serving: tuple[Target, ...] = ()
+        self._candidates: dict[frozenset[Target], Any] = {}
+        self._waiting: Build | Prove | None = None  # for the inputs of a call
         self._measures: list[Measure] = []
         self._pool: Pool | None = None
         self._unseen_s = 0.0
@@ -100,6 +98,10 @@ class Controller:
             self._posted = True
             self._background.post(self._look)
 
+    def changed(self, reason: str) -> None:
+        """The model is another one now. Called by any thread."""
+        self._background.post(lambda: self._tell(Changed(time.monotonic(), reason)))
+
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is built or proved any more for the calls so far; what waits for another call does not count."""
         self._background.post(self._look)
@@ -115,7 +117,7 @@ class Controller:
         self._closed = True
         self._background.forget(self)
         if self._made:
-            self._background.post(self._made.clear)
+            self._background.post(self._let_go)
 
     # the background's thread
 
@@ -136,8 +138,9 @@ class Controller:
             self._tell(Queue(now_s, max(0, len(self._pool.unfinished) - 1)))
         self._tell(Tick(now_s))
         self._measure_all()
-        if self._waiting is not None:
-            self._prove(self._waiting)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and any(live.attempt == waiting.attempt for live in self._state.live):
+            self._try(waiting)
         with self._quiet:
             self._quiet.notify_all()
 
@@ -149,15 +152,33 @@ class Controller:
     def _tell(self, event: Event) -> None:
         if self._closed:
             return
+        if not isinstance(event, Called | Spotted | Queue | Tick):
+            self._note(event)
         self._state, decisions = step(self._state, event)
+        if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
+            self._serve(())  # at once, before what stands on it goes piece by piece
         for decision in decisions:
             self._note(decision)
-            self._carry_out(decision)
+            self._try(decision)
 
-    def _note(self, decision: Decision) -> None:
-        kind = f"tier.{type(decision).__name__.lower()}"
-        if not isinstance(decision, Rest):
-            self._subject.events.emit(kind, str(decision.target), decision.reason)
+    def _note(self, message: Event | Decision) -> None:
+        """An event for whoever reads the story later."""
+        told = {f.name: getattr(message, f.name) for f in fields(message) if f.name not in ("target", "reason", "now_s")}
+        target, reason = getattr(message, "target", ""), getattr(message, "reason", "")
+        self._subject.events.emit(f"tier.{type(message).__name__.lower()}", str(target), reason, **told)
+
+    def _try(self, decision: Decision) -> None:
+        """Carry out a decision; where that fails the machine is told, or what serves is the original again."""
+        try:
+            self._carry_out(decision)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(decision, Build | Prove | Shadow):
+                self._fail(decision, reason)
+            else:
+                self._subject.events.emit("tier.failed", str(getattr(decision, "target", "")), reason)
+                self._serving = ()
+                self._subject.publish(None)
 
     def _carry_out(self, decision: Decision) -> None:
         match decision:
@@ -168,41 +189,91 @@ class Controller:
             case Shadow():
                 self._shadow(decision)
             case Publish():
-                self._tally.forget(1)
-                self._subject.publish(self._made[decision.target].candidate)
+                if isinstance(decision.target, Generic):
+                    self._tally.forget(1)
                 self._subject.forget_sample()
-            case Withdraw():
-                self._subject.publish(None)
-            case Retire():
-                self._subject.publish(None)
-                self._subject.forget_sample()
-                self._made.pop(decision.target, None)
+                self._serve((*self._serving, decision.target))
+            case Withdraw() | Retire():
+                if isinstance(decision, Retire):
+                    self._made.pop(decision.target, None)
+                    self._measures = [m for m in self._measures if m.target != decision.target]
+                if decision.target in self._serving:
+                    self._serve(tuple(t for t in self._serving if t != decision.target))
             case Measure():
                 self._measures.append(decision)
             case Quarantine() | Rest():
                 pass
 
+    # what serves
+
+    def _serve(self, targets: tuple[Target, ...]) -> None:
+        self._serving = targets
+        self._subject.publish(self._candidate(targets) if Generic() in targets else None)
+
+    def _candidate(self, targets: Collection[Target]) -> Any:
+        """What answers for these targets together. One that was made before is used again."""
+        key = frozenset(targets)
+        found = self._candidates.pop(key, None)
+        if found is None:
+            made = [self._made[target] for target in targets]
+            found = self._subject.make(composed(made), kernels_of(made), Unhurried())
+        self._candidates[key] = found
+        for old in list(self._candidates)[:-CANDIDATES]:
+            del self._candidates[old]
+        return found
+
+    def _let_go(self) -> None:
+        self._made.clear()
+        self._candidates.clear()
+
     # building
 
     def _build(self, decision: Build) -> None:
-        subject = self._subject
+        subject, target = self._subject, decision.target
+        sizes: Sizes = ()
+        if isinstance(target, Baked):
+            found = self._sizes(target)
+            if found is None:
+                self._waiting = decision
+                return
+            sizes = found
 
         def finish(result: BuildReply | BaseException) -> None:
-            self._later(decision, lambda: self._built(decision, result))
+            self._later(decision, lambda: self._built(decision, sizes, result))
 
         with IMPORTS:  # not before something is built: who imports hotfuse need not wait for it
             from hotfuse.runtime.build_jobs import build_job, build_pool
         self._pool = build_pool(subject.config)
-        self._pool.submit(build_job(f"{subject.name}: {decision.target}", subject.request, finish, subject.config))
+        request = lambda: replace(subject.request(), sizes=sizes, grouping=grouping_of(target))  # noqa: E731
+        self._pool.submit(build_job(f"{subject.name}: {target}", request, finish, subject.config))
 
-    def _built(self, decision: Build, result: BuildReply | BaseException) -> None:
+    def _sizes(self, target: Baked) -> Sizes | None:
+        """Those of a form; None until there was a call of it."""
+        from hotfuse.runtime.build import sizes_of
+        from hotfuse.runtime.proof import given_types
+
+        inputs = self._subject.sample(self._forms.get(target.form))
+        if inputs is None:
+            return None
+        main = self._made[Generic()].build.main
+        return sizes_of(main, given_types(main, inputs, self._subject.weight))
+
+    def _built(self, decision: Build, sizes: Sizes, result: BuildReply | BaseException) -> None:
         if isinstance(result, BaseException):
-            self._fail(decision, f"{type(result).__name__}: {result}")
+            self._fail(decision, f"{type(result).__name__}: {result}", lasting="IllegalEdit" in str(result))
             return
         from hotfuse.runtime.kernels import link_kernels
 
-        self._made[decision.target] = _Made(result, link_kernels(result.build.programs, result.objects))
-        self._tell(Built(time.monotonic(), decision.target, decision.attempt, len(result.build.programs), result.cpu_s))
+        target, build, generic = decision.target, result.build, self._made.get(Generic())
+        if not isinstance(target, Generic) and generic is not None:
+            build = replace(build, hoisted=generic.build.hoisted)
+        objects = dict(zip(build.programs, result.objects, strict=True))
+        made = Made(target, build, objects, link_kernels(build.programs, result.objects), sizes, decision.without)
+        kernels = len(build.programs)
+        if generic is not None and isinstance(target, Edit):
+            kernels = len(changed_units(generic, made)[1])
+        self._made[target] = made
+        self._tell(Built(time.monotonic(), target, decision.attempt, kernels, result.cpu_s))
         self._look()
 
     def _later(self, decision: Build | Prove, work: Callable[[], None]) -> None:
@@ -225,23 +296,31 @@ class Controller:
     def _prove(self, decision: Prove) -> None:
         from hotfuse.runtime.build_jobs import ProveRequest, prove_job
 
-        subject, made, inputs = self._subject, self._made[decision.target], self._subject.sample()
-        self._waiting = decision if inputs is None else None
+        subject, target = self._subject, decision.target
+        form = self._forms.get(target.form) if isinstance(target, Baked) else None
+        inputs = subject.sample(form)
         if inputs is None:
+            self._waiting = decision
             return
-        build = _without(made.reply.build, decision.without)
-        kept = dict(zip(made.reply.build.programs, made.reply.objects, strict=True))
-        request = ProveRequest(build, tuple(kept[p] for p in build.programs), inputs, subject.config)
+        made = self._made[target] = replace(self._made[target], without=decision.without)
+        build, units = replace(made.build, units=made.units), None
+        if isinstance(target, Edit):
+            new = {unit.nodes for unit in changed_units(self._made[Generic()], made)[1]}
+            units = tuple(place for place, unit in enumerate(build.units) if unit.nodes in new)
+        objects = tuple(made.objects[p] for p in build.programs)
+        request = ProveRequest(build, objects, inputs, subject.config, units, other_sizes=not made.sizes)
 
         def finish(result: ProveReply | BaseException) -> None:
-            self._later(decision, lambda: self._proved(decision, build, result))
+            self._later(decision, lambda: self._proved(decision, result))
 
-        label = f"{subject.name}: proof of {decision.target}"
+        label = f"{subject.name}: proof of {target}"
         assert self._pool is not None  # it was built
         self._pool.submit(prove_job(label, lambda: request, subject.weight, finish, subject.config))
 
-    def _proved(self, decision: Prove, build: BuildRecord, result: ProveReply | BaseException) -> None:
-        now_s = time.monotonic()
+    def _proved(self, decision: Prove, result: ProveReply | BaseException) -> None:
+        made = self._made.get(decision.target)
+        if made is None:
+            return
         if isinstance(result, BaseException):
             self._fail(decision, f"{type(result).__name__}: {result}")
             return
@@ -250,20 +329,18 @@ class Controller:
             self._fail(decision, wrong[0].reason)
             return
         if wrong:
-            names = tuple(unit_name(build.units[v.unit]) for v in wrong)
-            self._tell(Disproved(now_s, decision.target, decision.attempt, names, f"{names[0]}: {wrong[0].reason}"))
+            names = tuple(made.units[v.unit].name for v in wrong)
+            reason = f"{names[0]}: {wrong[0].reason}"
+            units = () if isinstance(decision.target, Edit) else names
+            self._tell(Disproved(time.monotonic(), decision.target, decision.attempt, units, reason))
             self._look()
             return
-        made = self._made.get(decision.target)
-        if made is None:
-            return
-        made.candidate = self._subject.make(build, made.kernels, Unhurried())
+        self._candidate((*self._serving, decision.target))
         self._tell(Proved(time.monotonic(), decision.target, decision.attempt))
         self._look()
 
     def _shadow(self, decision: Shadow) -> None:
         target, attempt = decision.target, decision.attempt
-        made = self._made[target]
 
         def report(ok: bool, reason: str) -> None:
             def tell() -> None:
@@ -272,34 +349,39 @@ class Controller:
 
             self._background.post(tell)
 
-        self._subject.shadow(made.candidate, report)
+        form = self._forms.get(target.form) if isinstance(target, Baked) else None
+        self._subject.shadow(self._candidate((*self._serving, target)), form, report)
 
     # measuring
 
     def _measure_all(self) -> None:
-        """Answer what can be answered by now of the measurements that were asked for."""
+        """Answer what can be answered by now of the measurements that were asked for, one at a time."""
         for measure in list(self._measures):
             form = self._forms.get(measure.form)
-            if form is None:
+            if form is None or measure.target not in self._serving:
                 self._measures.remove(measure)
                 continue
-            before, after = self._tally.timed(form, 0, 1), self._tally.timed(form, 1, TIMED_CALLS)
-            if before is not None and after is not None:
-                self._measures.remove(measure)
-                spread = before.spread_s + after.spread_s
-                found = (after.seconds, before.seconds, spread)
-                self._tell(Measured(time.monotonic(), measure.target, measure.attempt, measure.form, *found))
+            if isinstance(measure.target, Generic):
+                before, after = self._tally.timed(form, 0, 1), self._tally.timed(form, 1, TIMED_CALLS)
+                if after is None:
+                    continue
+                if before is not None and before.seconds > CLEAR * after.seconds:
+                    self._measures.remove(measure)
+                    self._measured(measure, Times(after.seconds, before.seconds, before.spread_s + after.spread_s))
+                    continue
+            self._measures.remove(measure)
+            self._begin_duel(measure, form)
+            return
 
+    def _begin_duel(self, measure: Measure, form: Hashable) -> None:
+        rest = [target for target in self._serving if target != measure.target]
+        other = None if isinstance(measure.target, Generic) else self._candidate(rest)
 
-def unit_name(unit: Unit) -> str:
-    """A unit's name in events: that of its last node."""
-    return unit.nodes[-1]
+        def report(times: Times) -> None:
+            self._background.post(lambda: self._measured(measure, times))
 
+        self._subject.duel(form, other, report)
 
-def _without(build: BuildRecord, names: tuple[str, ...]) -> BuildRecord:
-    """The build with some units left to tier 0."""
-    if not names:
-        return build
-    left = {unit_name(unit): unit for unit in build.units if unit_name(unit) in names}
-    reasons = {id: "its kernels were found wrong" for unit in left.values() for id in unit.nodes}
-    return replace(build, units=tuple(u for u in build.units if unit_name(u) not in left), reasons={**build.reasons, **reasons})
+    def _measured(self, measure: Measure, times: Times) -> None:
+        found = (times.with_s, times.without_s, times.spread_s)
+        self._tell(Measured(time.monotonic(), measure.target, measure.attempt, measure.form, *found))

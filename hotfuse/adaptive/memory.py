@@ -6,13 +6,13 @@ ran does not count.
 
 from __future__ import annotations
 
-import json
+import sys
 from dataclasses import dataclass, replace
 
 from hotfuse.adaptive.backoff import FRESH, Backoff
-from hotfuse.adaptive.json_form import from_json, to_json
 from hotfuse.adaptive.target import Target
 from hotfuse.errors import ParseError
+from hotfuse.ir.record_form import read_record, write_record
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,39 @@ class Memory:
         return replace(self, lessons=(*others, lesson))
 
 
-def write_memory(memory: Memory, now_s: float) -> str:
-    return json.dumps(to_json(_shifted(memory, -now_s)), allow_nan=False)
+def merged(memory: Memory, other: Memory) -> Memory:
+    """What either knows: wrong is what either found wrong, and the longer back-off counts. Where more must last than there is
+    room for the memory is full, so that nothing is built that either found wrong."""
+    known = {lesson.target: lesson for lesson in memory.lessons}
+    for lesson in other.lessons:
+        mine = known.get(lesson.target)
+        known[lesson.target] = lesson if mine is None else _joined(mine, lesson)
+    found = Memory(memory.limit)
+    for lesson in sorted(known.values(), key=lambda lesson: not lesson.lasts):  # what must last is not pushed out
+        if lesson.lasts or len(found.lessons) < found.limit:
+            found = found.learn(lesson)
+    return found
 
 
-def read_memory(text: str, now_s: float) -> Memory:
+def _joined(a: Lesson, b: Lesson) -> Lesson:
+    worse = b if (b.barred, len(b.units), b.backoff.times) > (a.barred, len(a.units), a.backoff.times) else a
+    backoff = Backoff(max(a.backoff.times, b.backoff.times), max(a.backoff.until_s, b.backoff.until_s))
+    return Lesson(a.target, worse.reason, a.barred or b.barred, tuple(dict.fromkeys((*a.units, *b.units))), backoff)
+
+
+def write_memory(memory: Memory, now_s: float) -> bytes:
+    return write_record(_shifted(memory, -now_s))
+
+
+def read_memory(data: bytes, now_s: float) -> Memory:
     """The memory that `write_memory` wrote. Raises ParseError if it did not."""
-    try:
-        memory: Memory = from_json(Memory, json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"this is no memory of failed targets: {error}") from None
+    memory = read_record(Memory, data)
     targets = [lesson.target for lesson in memory.lessons]
     if memory.limit < 1 or len(targets) > memory.limit or len(set(targets)) < len(targets):
-        raise ParseError(f"not each once, or more than {memory.limit} targets: {targets}; the text is damaged, delete it")
-    if any(lesson.backoff.times < 0 for lesson in memory.lessons):
-        raise ParseError("a target failed less than no times; the text is damaged, delete it")
+        raise ParseError(f"not each once, or more than {memory.limit} targets: {targets}; the memory is damaged, delete it")
+    backoffs = [lesson.backoff for lesson in memory.lessons]
+    if any(b.times < 0 or not 0 <= b.until_s <= sys.float_info.max for b in backoffs):  # written so that NaN is refused
+        raise ParseError("a target failed less than no times, or is left alone for ever; the memory is damaged, delete it")
     return _shifted(memory, now_s)
 
 

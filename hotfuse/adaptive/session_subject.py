@@ -1,30 +1,35 @@
 """A session as a subject: what its calls tell the controller, and how it comes to be answered by something else.
 
-State: the inputs of one real call, until they are proved on; the candidate that waits for a call to be shadowed by.
+State: the inputs of one real call, until they are proved on; the shadow or duel that waits for calls; the graph with what was
+prepared from its weights, which all candidates share.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotfuse.adaptive.controller import Controller
+from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Report
+from hotfuse.adaptive.subject import SAMPLE_BYTES, Array
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
+from hotfuse.ir.graph import Graph
 from hotfuse.numerics import alike
 from hotfuse.pace import Pace
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.serving import Serving
+from hotfuse.runtime.serving import Serving, Turn
 from hotfuse.runtime.session import Session
+from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
+    from hotfuse.passes.hoist import Hoisted
     from hotfuse.runtime.build import Build
     from hotfuse.runtime.build_jobs import BuildRequest
 
@@ -34,8 +39,9 @@ class SessionSubject:
 
     def __init__(self, session: Session, rules: Rules) -> None:
         self._held = weakref.ref(session)  # a model that nobody holds any more goes at once
-        self._sample: dict[str, Array] | None = None
-        self._shadowing: list[tuple[Serving, Report]] = []  # at most one; its pop is one step, whoever else calls
+        self._sample: Sample[dict[str, Array]] = Sample()
+        self._special: Shadow | Duel | None = None
+        self._attached: tuple[Hoisted, Graph] | None = None
         self._counted = 0  # calls of the session, when one was last looked at
         self.controller = Controller(self, rules)
 
@@ -48,40 +54,43 @@ class SessionSubject:
 
     # what the session tells, in callers' threads
 
-    def called(self, serving: Serving, seconds: float, given: Sequence[Any]) -> None:
-        form = tuple([getattr(value, "shape", None) for value in given])
-        if self._sample is None and not serving.tier:
-            self._sample = self._copied(given)
-        calls = self._session.calls
+    def turn(self, given: Sequence[Any]) -> Turn | None:
+        special = self._special
+        if special is None or not special.takes(_form(given)):
+            return None
+        if isinstance(special, Duel):
+            return Turn(special.turn())
+        return Turn(self._session.base, special.candidate)
+
+    def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
+        form, special, session = _form(given), self._special, self._session
+        self._sample.offer(form, lambda: self._copied(given))
+        calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)
+        if isinstance(special, Duel) and special.takes(form):
+            special.note(serving, seconds)
+            session.look_at_next()
 
-    def candidate(self) -> Serving | None:
-        try:
-            return self._shadowing[0][0]
-        except IndexError:
-            return None
-
-    def shadowed(
-        self, candidate: Serving, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception
-    ) -> None:
+    def compared(self, turn: Turn, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception) -> None:
+        special = self._special
         if isinstance(results, BadIndex | DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
             return
-        try:
-            _, report = self._shadowing.pop()
-        except IndexError:  # another thread was here first
+        if not isinstance(special, Shadow) or special.candidate is not turn.beside:
             return
+        self._special = None
         if isinstance(results, Exception):
-            report(False, f"{type(results).__name__}: {results}")
+            special.report(False, f"{type(results).__name__}: {results}")
         else:
-            report(*_agree(self._session, own, results))
+            special.report(*_agree(self._session, own, results))
 
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
 
     def close(self) -> None:
         self.controller.close()
-        self._sample, self._shadowing = None, []
+        self.forget_sample()
+        self._special = self._attached = None
 
     def _copied(self, given: Sequence[Any]) -> dict[str, Array] | None:
         if any(not isinstance(value, np.ndarray | np.generic) for value in given):
@@ -114,11 +123,11 @@ class SessionSubject:
     def look_at_next(self) -> None:
         self._session.look_at_next()
 
-    def sample(self) -> Mapping[str, Array] | None:
-        return self._sample
+    def sample(self, form: Hashable | None) -> Mapping[str, Array] | None:
+        return self._sample.get(form)
 
     def forget_sample(self) -> None:
-        self._sample = None
+        self._sample.forget()
 
     def weight(self, name: str) -> Array:
         return self._session.graph.constants[name].glance()
@@ -127,17 +136,33 @@ class SessionSubject:
         from hotfuse.runtime.build import attached
         from hotfuse.runtime.native import build_executor
 
-        graph = attached(build.hoisted, self._session.graph.constants, pace)
-        executor = build_executor(graph, build, kernels, NUMPY, self.config)
-        if self._sample is not None:
-            executor.bound(tuple(map(NUMPY.type_of, self._sample.values())))
-        return self._session.serving(executor, 1, "tier 1")
+        session = self._session
+        if self._attached is None or self._attached[0] is not build.hoisted:
+            self._attached = build.hoisted, attached(build.hoisted, session.graph.constants, pace)
+        executor = build_executor(self._attached[1], build, kernels, NUMPY, self.config)
+        executor.bind_as(session.best.executor)
+        sample = self._sample.get(None)
+        if sample is not None:
+            executor.bound(tuple(map(NUMPY.type_of, sample.values())))
+        tier = 2 if build.special else 1
+        return session.serving(executor, tier, f"tier {tier}")
 
-    def shadow(self, candidate: Serving, report: Report) -> None:
-        self._shadowing = [(candidate, report)]
+    def shadow(self, candidate: Serving, form: Hashable | None, report: Report) -> None:
+        self._special = Shadow(candidate, form, report)
+        self.look_at_next()
+
+    def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
+        session = self._session
+        self._special = Duel(session.best, other or session.base, form, report)
+        self.look_at_next()
 
     def publish(self, candidate: Serving | None) -> None:
+        self._special = None
         self._session.publish(candidate)
+
+
+def _form(given: Sequence[Any]) -> Hashable:
+    return tuple([getattr(value, "shape", None) for value in given])
 
 
 def _agree(session: Session, own: Sequence[Any], results: Sequence[Any]) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ and how something else comes to answer them. All methods are called by the backg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from hotfuse.config import Config
 from hotfuse.events import EventLog
 from hotfuse.pace import Pace
+from hotfuse.runtime.turns import Report, Timed
 
 if TYPE_CHECKING:
     from hotfuse.codegen.tile import TileProgram
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 SAMPLE_BYTES = 1 << 28  # inputs that are larger are not copied, and nothing is proved on them
 
 Array = np.ndarray[Any, Any]
-Report = Callable[[bool, str], None]  # whether a shadowed call agreed, or why not
 
 
 class Subject(Protocol):
@@ -43,8 +43,9 @@ class Subject(Protocol):
     def look_at_next(self) -> None:
         """Have the time of one of the next calls noted, where most are answered without a look."""
 
-    def sample(self) -> Mapping[str, Array] | None:
-        """The inputs of a real call, by name, and nobody's but ours; None if there was none since they were last let go."""
+    def sample(self, form: Hashable | None) -> Mapping[str, Array] | None:
+        """The inputs of a real call, by name, and nobody's but ours; None if there was none of this form (None: of any) since
+        they were last asked for or let go. The next one is taken then."""
 
     def forget_sample(self) -> None: ...
 
@@ -54,8 +55,12 @@ class Subject(Protocol):
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> Any:
         """Something that can answer calls, bound to the shapes of the calls so far."""
 
-    def shadow(self, candidate: Any, report: Report) -> None:
-        """Have the next call answered by the original and by the candidate, and say whether they agree."""
+    def shadow(self, candidate: Any, form: Hashable | None, report: Report) -> None:
+        """Have the next call (of this form, if one is named) answered by the original and by the candidate, and say whether
+        they agree."""
+
+    def duel(self, form: Hashable, other: Any | None, report: Timed) -> None:
+        """Have calls of a form answered by what serves and by another in turn, None the original, and say how long both took."""
 
     def publish(self, candidate: Any | None) -> None:
         """From now on calls are answered by the candidate; None: by the original."""

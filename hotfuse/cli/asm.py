@@ -32,7 +32,8 @@ from hotfuse.entry import load_model
 from hotfuse.errors import InputError, ParseError, TileError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.numerics import Verdict, close_to_exact, same_bits
-from hotfuse.runtime.build import make_build, skeleton
+from hotfuse.runtime.build import skeleton
+from hotfuse.runtime.building import make_build
 
 MOST_BYTES = 1 << 30  # of all buffers together; the interpreter is for small sizes
 ROW = 64  # flat outputs are judged in pieces of this many elements, so that a wrong tail does not hide in a mean

@@ -1,4 +1,6 @@
-"""`hotfuse explain`: what a model consists of, what it costs, and what is opaque and why. Nothing is run."""
+"""`hotfuse explain`: what a model consists of, what it costs, and what is opaque and why. Nothing is run, but with `--story`:
+that tells what becomes of each part of the model while it serves.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ import click
 from rich.console import Console
 
 import hotfuse
-from hotfuse.cli.feeds import free_sizes
+from hotfuse.cli.feeds import free_sizes, make_feeds
 from hotfuse.cli.run import read_sizes
+from hotfuse.cli.story import call_until_settled, show_list, show_story, story_data, told_stories
 from hotfuse.cli.view import json_option, make_console, make_table, show_quantity, write_json
 from hotfuse.errors import InputError
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.metadata import Cost, NodeMeta, bytes_of, describe
+from hotfuse.runtime.story import find_story
 
 MOST_LAYERS = 12
 LAYER_DEPTH = 2  # parts of a layer's name that make a row of the table of layers
@@ -27,13 +31,23 @@ LAYER_DEPTH = 2  # parts of a layer's name that make a row of the table of layer
 Examples:
   hotfuse explain model.onnx
   hotfuse explain bert.onnx --dim batch=8 --dim sequence=128
-  hotfuse explain model.onnx --json - | jq .opaque""",
+  hotfuse explain model.onnx --json - | jq .opaque
+  hotfuse explain model.onnx --story
+  hotfuse explain model.onnx --story 3fa9c2""",
 )
 @click.argument("model", type=click.Path())
 @click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="The size of a free dim, for the costs shown.")
+@click.option(
+    "--story",
+    is_flag=False,
+    flag_value="",
+    metavar="[ID]",
+    help="Call the model until it is settled, then tell the story of a subgraph (its id, or a node in it), or list all.",
+)
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0), help="The longest that may take.")
 @json_option
-def command(model: str, dims: Sequence[str], json_path: str | None) -> None:
-    """Show the operators of MODEL with their counts, cost and origin, and what is opaque and why."""
+def command(model: str, dims: Sequence[str], story: str | None, seconds: float, json_path: str | None) -> None:
+    """Show the operators of MODEL (.onnx or .pt2) with their counts, cost and origin, and what is opaque and why."""
     console = make_console(json_path)
     with console.status(f"loading {model}"):
         session = hotfuse.load(model)
@@ -43,6 +57,9 @@ def command(model: str, dims: Sequence[str], json_path: str | None) -> None:
         if name not in sizes:
             raise InputError(f"the model has no free size {name!r}; its free sizes are {', '.join(sizes) or 'none'}")
     sizes.update(given)
+    if story is not None:
+        _tell(console, session, model, story, given, seconds, json_path)
+        return
     result = explanation(session.graph, sizes)
     result = {
         "model": model,
@@ -52,6 +69,31 @@ def command(model: str, dims: Sequence[str], json_path: str | None) -> None:
     }
     _show(console, result)
     write_json(json_path, result)
+
+
+def _tell(
+    console: Console, session: Any, model: str, id: str, dims: Mapping[str, int], limit_s: float, json_path: str | None
+) -> None:
+    """Run the model, and tell the story of one subgraph; where none fits, list all."""
+    feeds = make_feeds(session.graph, session.inputs, given={}, shapes={}, dims=dims, seed=0)
+    settled = call_until_settled(console, session, feeds, limit_s)
+    stories = told_stories(session)
+    found, problem = None, None
+    try:
+        found = find_story(stories, id) if id else None
+    except InputError as error:
+        problem = error
+    if found is not None:
+        show_story(console, found)
+    else:
+        show_list(console, stories)
+    report = session.report()
+    console.print(f"\n{report.calls} calls{'' if settled else ', and more might be decided still'}; {report.why}", markup=False)
+    told = [found] if found is not None else stories
+    data = {"model": model, "calls": report.calls, "settled": settled, "subgraphs": [story_data(s) for s in told]}
+    write_json(json_path, data)
+    if problem is not None:
+        raise problem
 
 
 def explanation(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Any]:

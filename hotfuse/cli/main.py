@@ -16,6 +16,7 @@ COMMANDS = (
     ("explain", "Show what a model consists of, what it costs, and what is opaque."),
     ("conformance", "Count how many tests of a public suite pass."),
     ("asm", "Look at, run and compare tile programs."),
+    ("replay", "Run a kernel that was found wrong again, and make it smaller."),
     ("cache", "Look at the kernel cache on disk, check it, and make it smaller."),
     ("doctor", "Show what this machine offers, what is missing, and what to do."),
     ("demo", "Train, load and run a small real model, with a view of each step."),

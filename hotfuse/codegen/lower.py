@@ -7,7 +7,6 @@ programs, which are written and compiled once. The recipe says which of the grap
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.codegen.body import Body, Write
 from hotfuse.codegen.body_builder import BodyBuilder, make_body
@@ -17,6 +16,7 @@ from hotfuse.codegen.lower_attention import Operands, lower_attention
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_pack import lower_pack
 from hotfuse.codegen.lower_rows import lower_rows
+from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.errors import TileError
 from hotfuse.fusion.rules import Fused
@@ -25,26 +25,6 @@ from hotfuse.ir.dim import Dim, substitute, symbol, symbols_of
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout, plain, reshaped
 from hotfuse.ir.types import DType, TensorType, numel
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A program, and what it is applied to: the graph's values for its arguments and the graph's dims for its sizes."""
-
-    program: TileProgram
-    arguments: tuple[str, ...]
-    sizes: tuple[Dim, ...]
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        kinds = [b.kind for b in self.program.arguments]
-        return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "output")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        kinds = [b.kind for b in self.program.arguments]
-        return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "input")
-
 
 Known = dict[Hashable, tuple[TileProgram, ...]]  # the programs of groups that were lowered, by what those look like
 

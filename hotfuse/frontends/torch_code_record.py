@@ -12,7 +12,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotfuse.frontends.torch_code import CodeKey, code_key
+from hotfuse.frontends.torch_code import CodeKey, code_key, is_library
 from hotfuse.frontends.torch_outside import outside_c_call, outside_call, outside_kind
 
 _TORCH = os.path.dirname(str(importlib.util.find_spec("torch").origin)) + os.sep  # type: ignore[union-attr]
@@ -43,6 +43,7 @@ class CodeRecord:
 
     def __init__(self) -> None:
         self._codes: dict[int, types.CodeType] = {}  # by id, and held: equal code may come from different files
+        self._taken_for_granted: set[int] = set()
         self._sympy: set[int] = set()
         self._dispatch: set[int] = set()
         self._outside: dict[int, str] = {}
@@ -61,7 +62,7 @@ class CodeRecord:
                 code = frame.f_code
                 key = id(code)
                 if key not in codes:
-                    self._add(code)
+                    self._add(code, frame)
                 if key in sympy:
                     self._left -= 1
                     if self._left < 0:  # here, amid arithmetic: nothing is left half done, as no context is being left
@@ -98,8 +99,10 @@ class CodeRecord:
             self._unheard_s += UNHEARD_EACH_S - (time.thread_time() - start)
             self._listen()
 
-    def _add(self, code: types.CodeType) -> None:
+    def _add(self, code: types.CodeType, frame: types.FrameType) -> None:
         self._codes[id(code)] = code
+        if code.co_filename.startswith(_TORCH) or (code.co_filename.startswith("<") and _is_generated_by_library(frame)):
+            self._taken_for_granted.add(id(code))
         if f"{os.sep}sympy{os.sep}" in code.co_filename:
             self._sympy.add(id(code))
         elif code.co_name == "__torch_dispatch__":
@@ -123,8 +126,8 @@ class CodeRecord:
             sys.setprofile(self._note)
 
     def keys(self) -> frozenset[CodeKey]:
-        """The code that ran, torch's own left out."""
-        return frozenset(code_key(c) for c in self._codes.values() if not c.co_filename.startswith(_TORCH))
+        """The code that ran, torch's own left out, and what libraries generated."""
+        return frozenset(code_key(code) for key, code in self._codes.items() if key not in self._taken_for_granted)
 
 
 def _is_torchs(function: Any, kinds: Sequence[type], arguments: Sequence[Any]) -> bool:
@@ -134,6 +137,14 @@ def _is_torchs(function: Any, kinds: Sequence[type], arguments: Sequence[Any]) -
     if not own or any(kind.__module__.partition(".")[0] != "torch" for kind in kinds):
         return False
     return not any(callable(a) or (isinstance(a, (list, tuple)) and any(map(callable, a))) for a in arguments)
+
+
+def _is_generated_by_library(frame: types.FrameType) -> bool:
+    """Whether code that lies in no file is of a library's classes. That of a named tuple says nothing of its origin; it is
+    taken for its caller's."""
+    name = str(frame.f_globals.get("__name__"))
+    caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+    return is_library(name) or (name.startswith("namedtuple_") and caller.startswith(_TORCH))
 
 
 def _file(function: Any) -> str:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from hotfuse.frontends.torch_code import CodeKey
+from hotfuse.frontends.torch_facts import Facts
+from hotfuse.frontends.torch_record import Form
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph
-
-if TYPE_CHECKING:
-    from hotfuse.frontends.torch_code import CodeKey
-    from hotfuse.frontends.torch_facts import Facts
-    from hotfuse.frontends.torch_record import Form
+from hotfuse.ir.guard import ShapeClass
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: calls look exact places up by it
@@ -126,3 +125,13 @@ class CapturedProgram:
     def has_effects(self) -> bool:
         """Whether it does more than compute its outputs: draw random numbers, check values."""
         return any(node.attrs.get("effect") for graph in self.graph.walk() for node in graph.nodes)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a capture gives: a program, and the class of shapes that it serves."""
+
+    program: CapturedProgram
+    shapes: ShapeClass
+    note: str = ""  # attempts that failed before this one
+    form: bytes | str = ""  # the rest of it as bytes for the disk, or why it has no such form

@@ -46,7 +46,7 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, numpy.generic)  # co
 _DERIVED = {"_flat_weights", "_flat_weight_refs"}  # what recurrent modules make of their parameters, anew where needed
 OWN = (frozenset(torch.nn.Module().__dict__) | _DERIVED) - {"training"}
 _FIELD = type(collections.namedtuple("_FIELD", "x").x)  # type: ignore[attr-defined]
-_FIXED = (
+FIXED = (
     *PLAIN, enum.Enum, range, slice, types.BuiltinFunctionType, types.EllipsisType, types.NotImplementedType, types.CodeType,
     types.GenericAlias, types.UnionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, re.Pattern, _FIELD,
@@ -107,6 +107,7 @@ class Reach:
     arrays: list[Any] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    bindings: dict[tuple[str, str], Any] = field(default_factory=dict)  # what variables name that nobody gives another meaning
     _seen: dict[int, Any] = field(default_factory=dict)  # holds what it saw: an id is only good while its object lives
     _spaces: set[tuple[int, frozenset[str] | None]] = field(default_factory=set)
     _views: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -132,6 +133,8 @@ class Reach:
         """Note that the value under a key counts, and follow it."""
         if path or not _is_binding(mapping[key]):
             self.tables.setdefault(id(mapping), Table(where, mapping, {}, not path)).keys[key] = None
+        else:
+            self.bindings[where, key] = mapping[key]
         self._pending.append(_Item(f"{where}.{key}", mapping[key], path, names))
 
     def modules(self, named: Iterable[tuple[str, torch.nn.Module]], pace: Pace = hurry) -> None:
@@ -158,7 +161,7 @@ class Reach:
             self._refuse(item, _REFUSED[id(value)])
         elif value is os.getenv:
             self._push(item, os.environ)
-        elif isinstance(value, (*_FIXED, *_IRRELEVANT)):
+        elif isinstance(value, (*FIXED, *_IRRELEVANT)):
             if isinstance(value, enum.Enum):
                 self._class(type(value))
         elif isinstance(value, (type, types.ModuleType)):

@@ -1,30 +1,37 @@
 """Skeletons: a PyTorch module without its weights, as bytes from which another process rebuilds it.
 
-    module -> cloudpickle, each tensor replaced by its place in a table of `TensorRecord`s -> bytes -> module
+    module -> cloudpickle, each tensor replaced by its place in a table of parts -> bytes -> module
 
 Ties and views survive, because a record names its storage. Tensors below `SMALL_BYTES` travel with their values: a size or a
 table that lives in a Python list is then known to the capture. All others are rebuilt over memory that is reserved but never
 touched, so a model of any size costs the capture process nothing. Bytes only ever travel over a pipe between a process and a
 child it started; nothing here reads a file.
+
+Arguments of the call and sets lie in the same table: so the sizes of the former can be told from all else, and the latter come
+in an order that is the same in every process. Then requests that are the same are the same bytes, and `skeleton_key` is a
+digest of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_reduction import reduce_module, sent_class
-from hotfuse.frontends.torch_request import unsendable
+from hotfuse.frontends.torch_request import TensorInput, unsendable
 from hotfuse.locks import IMPORTS
 from hotfuse.pace import Pace, hurry
 
 SMALL_BYTES = 64 * 1024
+_PLAIN = frozenset([type(None), bool, int, float, str, bytes])
+_LEFT_TO_PICKLE = _PLAIN | {tuple, list, dict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,19 @@ class TensorRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRecord:
+    """A set of plain values, sorted."""
+
+    kind: type[set[Any]] | type[frozenset[Any]]
+    items: tuple[Any, ...]
+
+
+Part = TensorRecord | TensorInput | SetRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Skeleton:
-    tensors: tuple[TensorRecord, ...]
+    parts: tuple[Part, ...]
     body: bytes
 
 
@@ -62,7 +80,25 @@ def make_skeleton(content: Any, pace: Pace = hurry) -> tuple[bytes, list[torch.T
             f"the model cannot be sent to the capture process: {type(error).__name__}: {error}; it stays eager "
             "(remove what cannot be pickled from its attributes, or use capture='blocking')"
         ) from error
-    return pickle.dumps(Skeleton(tuple(pickler.records), file.getvalue()), protocol=5), pickler.tensors
+    return pickle.dumps(Skeleton(tuple(pickler.parts), file.getvalue()), protocol=5), pickler.tensors
+
+
+def skeleton_key(data: bytes) -> str:
+    """A digest of all that `make_skeleton` made bytes of, in this process, but for what a trace is not asked about: the values
+    of parameters (a graph reads them anew) and the sizes of the call's tensors (a class of shapes has to admit them)."""
+    skeleton: Skeleton = pickle.loads(data)
+    digest = hashlib.sha256(skeleton.body)
+    for part in skeleton.parts:
+        digest.update(repr(_telling(part)).encode())
+    return digest.hexdigest()
+
+
+def _telling(part: Part) -> Any:
+    if isinstance(part, TensorRecord) and part.data is not None:
+        return replace(part, data=None if part.parameter else hashlib.sha256(part.data).digest())
+    if isinstance(part, TensorInput) and part.order is not None and 0 not in part.shape:
+        return part._replace(shape=(-1,) * len(part.shape), stride=())
+    return part
 
 
 def check_tensors(module: torch.nn.Module, watched: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> None:
@@ -84,17 +120,21 @@ def load_skeleton(data: bytes) -> Any:
     """The structure that `make_skeleton` was given, on memory of its own."""
     skeleton: Skeleton = pickle.loads(data)
     storages: dict[int, torch.UntypedStorage] = {}
-    tensors = [_rebuild(record, storages) for record in skeleton.tensors]
-    return _Unpickler(io.BytesIO(skeleton.body), tensors).load()
+    parts = [_rebuild(part, storages) if isinstance(part, TensorRecord) else _made(part) for part in skeleton.parts]
+    return _Unpickler(io.BytesIO(skeleton.body), parts).load()
+
+
+def _made(part: TensorInput | SetRecord) -> Any:
+    return part.kind(part.items) if isinstance(part, SetRecord) else part
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, file: io.BytesIO, parts: list[Any]) -> None:
         super().__init__(file)
-        self._tensors = tensors
+        self._parts = parts
 
-    def persistent_load(self, place: Any) -> torch.Tensor:
-        return self._tensors[place]
+    def persistent_load(self, place: Any) -> Any:
+        return self._parts[place]
 
 
 def _pickler_class() -> Any:
@@ -106,20 +146,23 @@ def _pickler_class() -> Any:
         def __init__(self, file: io.BytesIO, pace: Pace) -> None:
             super().__init__(file, protocol=5)
             self._pace = pace
-            self.records: list[TensorRecord] = []
+            self.parts: list[Part] = []
+            self.tensors: list[torch.Tensor] = []
             self._places: dict[int, int] = {}
             self._storages: dict[int, int] = {}
-            self.tensors: list[torch.Tensor] = []  # held: an id is only good while its object lives
+            self._held: list[Any] = []  # an id is only good while its object lives
 
         def persistent_id(self, obj: Any) -> int | None:  # asked for every object
             self._pace()
-            if not isinstance(obj, torch.Tensor):
+            if type(obj) in _LEFT_TO_PICKLE:
                 return None
             place = self._places.get(id(obj))
-            if place is None:
-                place = self._places[id(obj)] = len(self.records)
-                self.records.append(_record(obj, self._storages))
-                self.tensors.append(obj)
+            if place is None and (part := _part(obj, self._storages)) is not None:
+                place = self._places[id(obj)] = len(self.parts)
+                self.parts.append(part)
+                self._held.append(obj)
+                if isinstance(obj, torch.Tensor):
+                    self.tensors.append(obj)
             return place
 
         def reducer_override(self, obj: Any) -> Any:
@@ -129,6 +172,17 @@ def _pickler_class() -> Any:
             return sent_class(obj, found) if isinstance(obj, type) and isinstance(found, tuple) else found
 
     return SkeletonPickler
+
+
+def _part(obj: Any, storages: dict[int, int]) -> Part | None:
+    """What stands for an object in the table; None for those that pickle sees to."""
+    if isinstance(obj, torch.Tensor):
+        return _record(obj, storages)
+    if type(obj) is TensorInput:
+        return obj
+    if type(obj) in (set, frozenset) and _PLAIN.issuperset(map(type, obj)):
+        return SetRecord(type(obj), tuple(sorted(obj, key=lambda item: (type(item).__name__, repr(item)))))
+    return None
 
 
 def _record(tensor: torch.Tensor, storages: dict[int, int]) -> TensorRecord:

@@ -14,19 +14,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
-from hotfuse.errors import CaptureError
+from hotfuse.errors import CaptureError, ParseError
 from hotfuse.frontends.torch_attempt import Attempt, attempts, exact_shapes
 from hotfuse.frontends.torch_code_record import CodeRecord, IntricateSizes
 from hotfuse.frontends.torch_facts import make_facts
 from hotfuse.frontends.torch_failure import describe_failure
 from hotfuse.frontends.torch_place import PlainDropout, TracedCall, same_places
-from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_program import CapturedProgram, Trace
 from hotfuse.frontends.torch_reach import reach_from
 from hotfuse.frontends.torch_record import Form, flatten_call, is_argument, map_leaves, records_in, take_apart
 from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
@@ -34,13 +34,17 @@ from hotfuse.frontends.torch_shapes import admit_one, same_program, shape_class,
 from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.guard import ShapeClass, exact_class
+from hotfuse.ir.record_form import read_record, write_record
 
 
-@dataclass(frozen=True)
-class Trace:
-    program: CapturedProgram
-    shapes: ShapeClass
-    note: str = ""  # attempts that failed before this one
+def formed(trace: Trace) -> Trace:
+    """A trace with its form. Facts are no part of that: they are how things stood where it was made, and nobody else's."""
+    try:
+        form = write_record(replace(trace, form="", program=replace(trace.program, facts={})))
+        read_record(Trace, form)
+    except (TypeError, ParseError) as error:
+        return replace(trace, form=str(error))
+    return replace(trace, form=form)
 
 
 def trace(load: Callable[[], TraceRequest], optimize: Callable[[Graph], Graph]) -> Trace:

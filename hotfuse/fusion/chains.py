@@ -7,32 +7,42 @@ and nobody else does. A chain grows while the weights of its products fit the pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hotfuse.fusion.rules import Fused
+from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
-from hotfuse.ir.types import TensorType
+from hotfuse.ir.types import TensorType, numel
 
 SHARE = 2  # a chain's weights take at most one part in so many of the second-level cache
 
 
 def make_chains(
-    groups: Sequence[Fused], graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], cache_bytes: int
+    groups: Sequence[Fused],
+    graph: Graph,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    cache_bytes: int,
+    loose: Collection[str] = (),
+    tied: Sequence[Collection[str]] = (),
 ) -> list[Fused]:
-    """The groups, some of them joined, in an order in which they can run."""
+    """The groups, some of them joined, in an order in which they can run. Groups of nodes in `loose` are not joined; those whose
+    nodes are all in one of `tied` are, however large their weights."""
     chains: dict[int, list[Fused]] = {}  # by the place of the last link
     made_by = {node.id: place for place, group in enumerate(groups) for node in group.nodes}
     taken: set[int] = set()
     for place, group in enumerate(groups):
-        if not _is_link(group, values, layouts):
+        if not _is_link(group, values, layouts) or group.nodes[-1].id in loose:
             continue
         before = _source(group, graph, made_by, groups, values, layouts)
         links = [*chains.get(before, [groups[before]]), group] if before is not None else [group]
-        if before is not None and _weights(links, values) * SHARE <= cache_bytes:
-            chains[place] = links
-            chains.pop(before, None)
-            taken.add(before)
+        if before is not None and groups[before].nodes[-1].id not in loose:
+            wanted = any({node.id for link in links for node in link.nodes} <= set(ids) for ids in tied)
+            if wanted or _weights(links, values) * SHARE <= cache_bytes:
+                chains[place] = links
+                chains.pop(before, None)
+                taken.add(before)
     joined = []
     for place, group in enumerate(groups):
         if place in chains:
@@ -42,6 +52,24 @@ def make_chains(
         elif place not in taken:
             joined.append(group)
     return joined
+
+
+def find_joints(
+    groups: Sequence[Fused], graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], cache_bytes: int
+) -> Iterator[tuple[Fused, Fused, Dim, str]]:
+    """Pairs of groups, joined or not, that could be one chain; the bytes that pass between them; why they are not."""
+    owner = {id(link): group for group in groups for link in (group.links or (group,))}
+    links = [link for group in groups for link in (group.links or (group,))]
+    made_by = {node.id: place for place, link in enumerate(links) for node in link.nodes}
+    for link in links:
+        before = _source(link, graph, made_by, links, values, layouts) if _is_link(link, values, layouts) else None
+        if before is None or owner[id(links[before])] is owner[id(link)]:
+            continue
+        first, second = owner[id(links[before])], owner[id(link)]
+        handed = _type(links[before].nodes[-1].id, values)
+        weights = _weights([*(first.links or (first,)), *(second.links or (second,))], values)
+        reason = f"their weights take {weights:,} bytes, more than one part in {SHARE} of the {cache_bytes:,} of the cache"
+        yield first, second, numel(handed.shape or ()) * handed.dtype.bytes, reason
 
 
 def _is_link(group: Fused, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> bool:

@@ -14,7 +14,7 @@ arise. Views need no kernel: whoever reads them reads their root through a layou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hotfuse.ir.graph import Graph, Node, Value
@@ -64,18 +64,22 @@ class Fused:
     links: tuple[Fused, ...] = ()  # of a chain, in order
 
 
-def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:
-    """Groups in an order in which they can run; nodes that are views or not for native code are in none."""
+def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], apart: Collection[str] = ()) -> list[Fused]:
+    """Groups in an order in which they can run; nodes that are views or not for native code are in none, and those named in
+    `apart` are alone in theirs."""
     clusters: dict[str, Cluster] = {}  # by the id of the last node
     readers = {name: len(nodes) for name, nodes in graph.consumers.items()}
     kept = set(graph.outputs)
 
     def alone(name: str) -> bool:
-        return readers.get(name, 0) == 1 and name not in kept
+        return readers.get(name, 0) == 1 and name not in kept and name not in apart
 
     for node in graph.nodes:
         made = _cluster_of(node, values, layouts)
         if made is None:
+            continue
+        if node.id in apart:
+            clusters[node.id] = made
             continue
         if made.kind == "copy":
             placed = _placed_attention(graph, node, clusters, alone)

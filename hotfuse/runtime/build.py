@@ -1,7 +1,9 @@
-"""Builds: a graph as recipes of kernels. A build is data, made in this process or in a worker's.
+"""Builds: a graph as recipes of kernels. A build is data: made here or by a worker (`building`), or read from disk.
 
     graph --native form--> --hoist--> prepare: weights -> packed and otherwise prepared values     run when weights are new
                                       main: units (nodes that became kernels together), and nodes that stay with tier 0
+
+A variant is units for the same main graph: made for one choice of sizes, or with other groups (`fusion/grouping`).
 
 A skeleton is a graph without its large constants: they are weights there, known by name and type. What is made from a skeleton
 serves the graph: `attached` puts the constants back, and what `prepare` makes of them beside them.
@@ -10,35 +12,27 @@ serves the graph: `attached` puts the constants back, and what `prepare` makes o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from hotfuse.codegen.lower import Known, Recipe, lower
-from hotfuse.codegen.native_form import native_graph
+from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile import TileProgram
-from hotfuse.codegen.tile_files import edited
-from hotfuse.config import Config
-from hotfuse.errors import CodegenError, TileError
-from hotfuse.fusion.chains import make_chains
-from hotfuse.fusion.rules import Fused, fuse
-from hotfuse.hardware.spec import Spec
-from hotfuse.ir.dim import symbols_of
-from hotfuse.ir.graph import Constant, Graph
-from hotfuse.ir.layout import Layout, layouts
+from hotfuse.fusion.grouping import Joint
+from hotfuse.ir.dim import substitute
+from hotfuse.ir.graph import Constant, Graph, Value
 from hotfuse.ir.op import OPS
 from hotfuse.ir.types import STRING, TensorType, Type
 from hotfuse.pace import Pace, hurry
-from hotfuse.passes.dead_code import remove_dead
-from hotfuse.passes.fold import fold_constants, immutable
-from hotfuse.passes.hoist import Hoisted, hoist
+from hotfuse.passes.fold import immutable
+from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.binding import concrete_attrs, concrete_type, learned_sizes
 from hotfuse.runtime.shelf import Shelf, in_order_of_use
 
 LARGE_BYTES = 64 * 1024  # constants of this size and more are weights of a skeleton
 
-MakeCode = Callable[[TileProgram], object]  # raises CodegenError where there can be none
+Sizes = tuple[tuple[str, int], ...]  # of the symbols of a main graph, by name
 
 
 @dataclass(frozen=True)
@@ -49,14 +43,22 @@ class Unit:
     nodes: tuple[str, ...]
     recipes: tuple[Recipe, ...]
 
+    @property
+    def name(self) -> str:
+        """That of its last node: no other unit of a build has it."""
+        return self.nodes[-1]
+
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """What `hoisted.main` runs as; `reasons` say of nodes that could have had kernels why they have none."""
+    """What `hoisted.main` runs as; `reasons` say of nodes that could have had kernels why they have none, `joints` where units
+    could be merged. Calls of some sizes may have units of their own (`special`)."""
 
     hoisted: Hoisted
     units: tuple[Unit, ...]
     reasons: Mapping[str, str] = field(default_factory=dict)
+    joints: tuple[Joint, ...] = ()
+    special: Mapping[Sizes, tuple[Unit, ...]] = field(default_factory=dict)
 
     @property
     def main(self) -> Graph:
@@ -65,61 +67,25 @@ class Build:
     @property
     def programs(self) -> tuple[TileProgram, ...]:
         """Each once."""
-        return tuple(dict.fromkeys(recipe.program for unit in self.units for recipe in unit.recipes))
+        units = (*self.units, *(unit for units in self.special.values() for unit in units))
+        return tuple(dict.fromkeys(recipe.program for unit in units for recipe in unit.recipes))
 
 
-def make_build(graph: Graph, spec: Spec, config: Config, make: MakeCode, live: Collection[str] = ()) -> Build:
-    """The build of a graph, `make` having made code of every program. Weights named in `live` change with every call."""
-    return build_hoisted(hoist(native_form(graph, spec), live), spec, config, make)
+def baked(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with numbers for some of its symbols. Nested graphs keep theirs."""
+    values = {name: _baked_value(value, sizes) for name, value in graph.values.items()}
+    nodes = tuple(replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes)
+    return replace(graph, values=values, nodes=nodes)
 
 
-def native_form(graph: Graph, spec: Spec) -> Graph:
-    """The graph in the form that native code is made from, what follows from constants computed."""
-    return remove_dead(fold_constants(native_graph(graph, spec)))
+def _baked_value(value: Value, sizes: Mapping[str, int]) -> Value:
+    contents = None if value.contents is None else tuple(substitute(d, sizes) for d in value.contents)
+    return replace(value, type=concrete_type(value.type, sizes), contents=contents)
 
 
-def build_hoisted(hoisted: Hoisted, spec: Spec, config: Config, make: MakeCode) -> Build:
-    """The build of a graph that is in its native form and split already."""
-    graph = hoisted.main
-    places = layouts(graph, graph.values)
-    builder = _Builder(graph, places, spec, config, make)
-    for group in make_chains(fuse(graph, graph.values, places), graph, graph.values, places, spec.l2_bytes):
-        builder.add(group)
-    return Build(hoisted, tuple(builder.units), builder.reasons)
-
-
-class _Builder:
-    """State: the units made so far, and why other nodes have none."""
-
-    def __init__(self, graph: Graph, places: Mapping[str, Layout], spec: Spec, config: Config, make: MakeCode) -> None:
-        self._graph, self._places, self._spec, self._config, self._make = graph, places, spec, config, make
-        self._known = {s.name for n in (*graph.inputs, *graph.weights) for s in symbols_of(_dims(graph.type(n)))}
-        self._lowered: Known = {}
-        self.units: list[Unit] = []
-        self.reasons: dict[str, str] = {}
-
-    def add(self, group: Fused) -> None:
-        """Make a group's recipes and code. A chain that cannot be made is made link by link."""
-        try:
-            recipes = lower(self._graph, self._graph.values, self._places, group, self._spec, self._lowered)
-            strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - self._known
-            if strangers:
-                raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
-            used = tuple(replace(r, program=edited(r.program, self._config.tiles)) for r in recipes)
-            for recipe in used:
-                self._make(recipe.program)
-            self.units.append(Unit(group.kind, tuple(node.id for node in group.nodes), used))
-        except Exception as error:  # no defect of the generator may keep a model from answering
-            if self._config.strict and not isinstance(error, TileError | CodegenError):
-                raise
-            for link in group.links:
-                self.add(link)
-            if not group.links:
-                self.reasons |= {node.id: str(error) for node in group.nodes}
-
-
-def _dims(type: Type) -> tuple[Any, ...]:
-    return (type.shape or ()) if isinstance(type, TensorType) else ()
+def sizes_of(graph: Graph, given: Mapping[str, Type]) -> Sizes:
+    """The numbers that inputs of these types give to the graph's symbols."""
+    return tuple(sorted(learned_sizes(graph, given).items()))
 
 
 def skeleton(graph: Graph) -> Graph:

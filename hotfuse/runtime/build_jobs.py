@@ -1,74 +1,32 @@
-"""What a build worker is asked and what it answers, and the jobs that ask it.
-
-    BuildRequest: a skeleton                                 ->  BuildReply: recipes, and the code of each program
-    ProveRequest: a build, its code, the inputs of a call    ->  ProveReply: a verdict on each unit
-                  (weights are asked back, by name)
+"""The jobs of a build worker: what it is asked goes there as a parcel, and its answer comes back as one.
 
 State: the pool of this process, made when the first job needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
-from hotfuse.ir.graph import Graph
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.runtime.build import Build
+from hotfuse.runtime.build_request import Array
+from hotfuse.runtime.build_request import BuildReply as BuildReply
+from hotfuse.runtime.build_request import BuildRequest as BuildRequest
+from hotfuse.runtime.build_request import ProveReply as ProveReply
+from hotfuse.runtime.build_request import ProveRequest as ProveRequest
+from hotfuse.runtime.build_request import Weight as Weight
 from hotfuse.runtime.child import Serve
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.workers import Job, Pool
+from hotfuse.stress import parse
 
-if TYPE_CHECKING:
-    from hotfuse.runtime.proof import UnitVerdict
-
-Array = np.ndarray[Any, Any]
-Weight = Callable[[str], Array]
 MODULE = "hotfuse.runtime.build_worker"
-
-
-@dataclass(frozen=True, eq=False)
-class BuildRequest:
-    """`graph` is a skeleton; weights named in `live` change with every call. Of `config` the instruction set, the folder of
-    edited programs and the cache matter."""
-
-    graph: Graph
-    config: Config
-    live: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class BuildReply:
-    """`objects` has the code of each of `build.programs`, in their order. `compiled` of them are new, the cache had the others;
-    `cpu_s` is what all of it took."""
-
-    build: Build
-    objects: tuple[bytes, ...]
-    compiled: int
-    cpu_s: float
-
-
-@dataclass(frozen=True, eq=False)
-class ProveRequest:
-    """`inputs` are those of a real call, by name, and nobody's but ours. `units` are the places of those to prove, None all."""
-
-    build: Build
-    objects: tuple[bytes, ...]
-    inputs: Mapping[str, Array]
-    config: Config
-    units: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ProveReply:
-    verdicts: tuple[UnitVerdict, ...]
-    cpu_s: float
 
 
 def build_job(
@@ -85,6 +43,7 @@ def build_job(
         config.compile_timeout_s,
         config.max_worker_bytes,
         read=lambda body: _expected(BuildReply, unwrap(body, pace())),
+        stress=parse(config.stress),
     )
 
 
@@ -105,6 +64,7 @@ def prove_job(
         config.max_worker_bytes,
         serve=serve_weights(weight),
         read=lambda body: _expected(ProveReply, unwrap(body, pace())),
+        stress=parse(config.stress),
     )
 
 

@@ -1,7 +1,7 @@
 """The work of a build worker: a skeleton becomes a build with its code, and a build is proved.
 
 It is done in the worker's process, or in a thread of this one where no process can be started. Before a program is compiled the
-cache is asked for its code (`objects`).
+cache is asked for its code (`objects`); what comes of it all is put there (`build_cache`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import replace
 from hotfuse.codegen import llvm_compile
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.hardware.spec import Spec, host_spec
-from hotfuse.runtime.build import Build, make_build
-from hotfuse.runtime.build_jobs import BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
+from hotfuse.runtime.build import Build
+from hotfuse.runtime.build_cache import Witness, keep_build, keep_proof
+from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
+from hotfuse.runtime.building import make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.objects import generator_version, object_of
@@ -28,24 +30,30 @@ def build_here(asked: BuildRequest) -> BuildReply:
     config = replace(asked.config, strict=False)
     spec = host_spec(config.isa)
     shop = _Workshop(spec, open_cache(config))
-    build = _shared(make_build(asked.graph, spec, config, shop, asked.live))
+    build = _shared(make_build(asked.graph, spec, config, shop, asked.live, asked.sizes, asked.grouping))
     objects = tuple(shop.objects[program] for program in build.programs)
-    return BuildReply(build, objects, shop.compiled, time.thread_time() - begun)
+    reply = BuildReply(build, objects, shop.compiled, time.thread_time() - begun)
+    keep_build(asked, reply)
+    return reply
 
 
 def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     """Verdicts on the units of a build, on a call's inputs and on the same at other sizes, where a tail or a second task shows
     that these sizes do not have. Its kernels run here: one that is wrong may take this process with it."""
     begun = time.process_time()
+    weight = witness = Witness(weight, asked.digests)
     kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
     verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units)
     found = {verdict.unit: verdict for verdict in verdicts}
     alike = _alike(asked.build, [verdict.unit for verdict in verdicts if verdict.ok])
-    for inputs in at_other_sizes(asked.build.main, asked.inputs):
+    for inputs in at_other_sizes(asked.build.main, asked.inputs) if asked.other_sizes else ():
         for verdict in prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike)):
             if verdict.tried and not verdict.ok:
                 found |= {unit: replace(verdict, unit=unit) for unit in alike[verdict.unit]}
-    return ProveReply(tuple(found.values()), time.process_time() - begun)
+    reply = ProveReply(tuple(found.values()), time.process_time() - begun)
+    if witness.agrees:
+        keep_proof(asked, reply)
+    return reply
 
 
 def _alike(build: Build, units: Sequence[int]) -> dict[int, list[int]]:

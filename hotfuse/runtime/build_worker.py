@@ -1,6 +1,6 @@
 """The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
 
-    request   a BuildRequest or a ProveRequest, as a parcel  ->  a BuildReply or a ProveReply
+    request   a BuildRequest, ProveRequest or ReproduceRequest, as a parcel  ->  its reply
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
@@ -25,12 +25,17 @@ def main() -> None:
 def answer(request: bytes, ask_back: AskBack) -> bytes:
     from hotfuse.runtime.build_jobs import BuildRequest, ask_weights
     from hotfuse.runtime.build_work import build_here, prove_here
+    from hotfuse.runtime.faults import commit, fault_of
     from hotfuse.runtime.parcel import unwrap, wrap
+    from hotfuse.runtime.reproduce import ReproduceRequest, reproduce_here
 
+    if fault := fault_of(request):
+        commit(fault)
     asked = unwrap(request)
     if isinstance(asked, BuildRequest):
         return wrap(build_here(asked))
-    return wrap(prove_here(asked, ask_weights(asked.build, ask_back)))
+    weight = ask_weights(asked.build, ask_back)
+    return wrap(reproduce_here(asked, weight) if isinstance(asked, ReproduceRequest) else prove_here(asked, weight))
 
 
 def _prepare(greeting: bytes) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections import Counter
@@ -124,6 +125,10 @@ class DiskCache:
         self._count("put")
         self._make_room(name, size)
         return True
+
+    def put_later(self, kind: str, key: str, data: bytes) -> None:
+        """Put by a thread of its own: a disk takes longer than a kernel."""
+        threading.Thread(target=self.put, args=(kind, key, data), name="hotfuse-cache", daemon=True).start()
 
     def _write(self, name: str, *pieces: bytes) -> None:
         """Write a file under a name of its own, and give it its name when it is safe on the disk."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hotfuse.config import Config
 
 OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-_OTHERWISE = "or let HOTFUSE_CACHE name another folder, or `off`"
+NAME, OPTION = "cache folder", "HOTFUSE_CACHE"
 
 
 @dataclass(frozen=True)
@@ -59,41 +59,48 @@ def folder_path(config: Config) -> str | None:
     return os.path.join(os.path.abspath(platformdirs.user_cache_dir("hotfuse")), "kernels")
 
 
-def open_folder(path: str) -> Folder | str:
-    """The folder at a path, made if it is not there; the reason if it is refused."""
+def open_folder(path: str, name: str = NAME, option: str = OPTION) -> Folder | str:
+    """The folder at a path, made if it is not there; the reason if it is refused, which calls it by a name and says what to set
+    for another one."""
+    otherwise = _otherwise(option)
     if os.open not in os.supports_dir_fd or not hasattr(os, "geteuid"):
-        return "this system cannot open files of a folder safely, so no cache is kept"
+        return "this system cannot open files of a folder safely, so nothing is kept on disk"
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except FileExistsError:
         pass  # opening says what it is
     except (OSError, ValueError) as error:
-        return f"the cache folder {path!r} cannot be made ({_said(error)}); make it yourself, {_OTHERWISE}"
+        return f"the {name} {path!r} cannot be made ({_said(error)}); make it yourself, {otherwise}"
     try:
         descriptor = os.open(path, OPEN_FOLDER)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            return f"the cache folder {path!r} is a symbolic link or no folder; give the path of a real folder, {_OTHERWISE}"
-        return f"the cache folder {path!r} cannot be opened ({_said(error)}); make it readable for you, {_OTHERWISE}"
+            return f"the {name} {path!r} is a symbolic link or no folder; give the path of a real folder, {otherwise}"
+        return f"the {name} {path!r} cannot be opened ({_said(error)}); make it readable for you, {otherwise}"
     status = os.fstat(descriptor)
-    reason = refusal(status, path)
+    reason = refusal(status, path, name, option)
     if reason:
         os.close(descriptor)
         return reason
     return Folder(path, descriptor, status.st_dev, status.st_ino)
 
 
-def refusal(status: os.stat_result, path: str) -> str:
+def refusal(status: os.stat_result, path: str, name: str = NAME, option: str = OPTION) -> str:
     """Why a folder is not to be trusted; empty if it is."""
+    otherwise = _otherwise(option)
     if status.st_uid != os.geteuid():
-        return f"the cache folder {path!r} belongs to another user (number {status.st_uid}); give it to yourself, {_OTHERWISE}"
+        return f"the {name} {path!r} belongs to another user (number {status.st_uid}); give it to yourself, {otherwise}"
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         return (
-            f"the cache folder {path!r} is open to others (mode {mode:04o}); "
-            f"remove what you do not trust in it and `chmod 700` it, {_OTHERWISE}"
+            f"the {name} {path!r} is open to others (mode {mode:04o}); "
+            f"remove what you do not trust in it and `chmod 700` it, {otherwise}"
         )
     return ""
+
+
+def _otherwise(option: str) -> str:
+    return f"or let {option} name another folder, or `off`"
 
 
 def _said(error: OSError | ValueError) -> str:

@@ -30,11 +30,11 @@ def answer(request: bytes) -> bytes:
     """The reply to one request; raises nothing but KeyboardInterrupt."""
     from hotfuse.frontends.torch_request import SelfChange
     from hotfuse.frontends.torch_skeleton import load_skeleton
-    from hotfuse.frontends.torch_trace import trace
+    from hotfuse.frontends.torch_trace import formed, trace
     from hotfuse.passes import optimize
 
     try:
-        return pickle.dumps(("done", trace(lambda: load_skeleton(request), optimize)), protocol=5)
+        return pickle.dumps(("done", formed(trace(lambda: load_skeleton(request), optimize))), protocol=5)
     except KeyboardInterrupt:
         raise
     except SelfChange as error:

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfuse.errors import WorkerError
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.child_main import ANSWER, FAILURE, GREETING, HEADER, NOTHING, QUESTION, REQUEST, SERVED
 
 START, TIMEOUT, MEMORY, DIED, NONSENSE, RAISED = "start", "timeout", "memory", "died", "nonsense", "raised"
@@ -54,12 +55,19 @@ class _Limits:
 
 class ChildProcess:
     """A process that runs a program of `child_main.run`. Errors call it by `name`; the program takes `greeting` before it is
-    asked anything."""
+    asked anything. One that nobody waits for works `behind` the models of this process."""
 
-    def __init__(self, module: str, arguments: Sequence[str] = (), name: str = "worker process", greeting: bytes = b"") -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str] = (),
+        name: str = "worker process",
+        greeting: bytes = b"",
+        behind: bool = True,
+    ) -> None:
         package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
-        self._name, self._greeting, self._greeted = name, greeting, False
+        self._name, self._greeting, self._greeted, self._behind = name, greeting, False, behind
         try:
             # Not pipes: to write to one whose reader died is a signal, which ends programs that take it as they find it.
             self._socket, theirs = socket.socketpair()
@@ -83,6 +91,10 @@ class ChildProcess:
 
     def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None) -> bytes:
         """The answer to one request. A process that does not give one within the limits is killed."""
+        with RIGHT_OF_WAY.behind(self.pid) if self._behind else contextlib.nullcontext():
+            return self._ask(request, timeout_s, memory_bytes, serve)
+
+    def _ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None) -> bytes:
         limits = _Limits(timeout_s, time.monotonic() + timeout_s, memory_bytes)
         try:
             if not self._greeted:
@@ -165,6 +177,7 @@ class ChildProcess:
             if poll.poll(min(left_s, POLL_S) * 1000):
                 return
             self._check_memory(limits)
+            RIGHT_OF_WAY.review()
 
     def _check_memory(self, limits: _Limits) -> None:
         used = resident_bytes(self.pid)

@@ -49,7 +49,7 @@ class Step:
 class Job:
     """Steps as the driver reads them, with counters, and scratch for each of `threads` threads. Used by one call at a time."""
 
-    __slots__ = ("_memory", "address", "scratch_stride", "threads")
+    __slots__ = ("_memory", "address", "scratch_stride", "steps", "threads")
 
     def __init__(self, steps: Sequence[Step], threads: int, scratch_bytes: int = 0) -> None:
         if threads < 1 or scratch_bytes < 0:
@@ -61,6 +61,7 @@ class Job:
         counters = _rounded(_STEPS + _STEP_WORDS * _WORD * len(steps), _LINE)
         scratch = _rounded(counters + _LINE * (1 + threads) * len(steps), PAGE)
         self.threads = threads
+        self.steps = len(steps)
         self.scratch_stride = _rounded(scratch_bytes, PAGE)
         self._memory = aligned_block(scratch + threads * self.scratch_stride, PAGE)
         self._memory[:scratch] = 0
@@ -80,6 +81,10 @@ class Job:
             every = step.every or max(step.tasks, 1)
             words[start : start + _STEP_WORDS] = (step.function, step.table, step.tasks, chunk, step.barrier, every, step.unit)
 
+    def write_times_to(self, address: int) -> None:
+        """Where a driver that takes times leaves them; see `driver_ir`. Others never look."""
+        self._memory[:_LINE].view(np.int64)[7] = address
+
 
 def _divides(step: Step) -> bool:
     return step.unit > 0 and (step.every or step.tasks) % step.unit == 0
@@ -94,9 +99,10 @@ class Driver:
 
     __slots__ = ("_code", "_run", "gomp")
 
-    def __init__(self, gomp: Gomp | None) -> None:
+    def __init__(self, gomp: Gomp | None, ir: str = "") -> None:
+        """`ir` has a `run` and an `outside` as the plain driver's has."""
         self.gomp = gomp
-        self._code = Code(object_of_ir(driver_ir(), host_spec(), open_cache(Config())))
+        self._code = Code(object_of_ir(ir or driver_ir(), host_spec(), open_cache(Config())))
         if gomp:
             words = (ctypes.c_uint64 * 4).from_address(self._code.address("outside"))
             words[:] = [gomp.parallel, gomp.thread_number, gomp.team_size, gomp.sched_yield]
@@ -105,7 +111,10 @@ class Driver:
     @property
     def address(self) -> int:
         """Of the native `run(job, threads)`."""
-        return self._code.address("run")
+        return self.address_of("run")
+
+    def address_of(self, name: str) -> int:
+        return self._code.address(name)
 
     def run(self, job: Job) -> int:
         """Run all steps and return how many threads were asked to. Holds no lock of Python's meanwhile."""

@@ -1,7 +1,7 @@
 """The native driver, as LLVM IR.
 
     step = {function, table, tasks, chunk, barrier, every, unit}                       8-byte words
-    job  = {steps, count, scratch, stride, counters, modes, lanes}, {progress}, {left} three cache lines
+    job  = {steps, count, scratch, stride, counters, modes, lanes, times}, {progress}, {left} three cache lines
     void run(ptr job, i64 threads)
 
 Every thread walks over all steps. In a step it takes `chunk` tasks at a time and calls
@@ -22,6 +22,9 @@ end, spins for milliseconds, maybe on the very core that the other thread needs:
 Counters are cache lines, for each step one of tasks done and one for each lane of takes from it. They are 0 between runs: the
 caller's thread clears them when all others have left. Flags of floating point (flush to zero, rounding) are the caller's on
 every thread, or results would depend on who took which task.
+
+The same with times is code of its own: at each line `; times:` that the plain driver has not, a thread reads the cycle counter
+into its cell of a step, a cache line {begun, no task left, gone on, tasks done}; the cells of thread t are a row of `count`.
 """
 
 from __future__ import annotations
@@ -83,11 +86,15 @@ begin.step:
   %tasks.at = getelementptr %step, ptr %step, i64 0, i32 2
   %tasks = load i64, ptr %tasks.at
   %some = icmp sgt i64 %tasks, 0
+  ; times: begin alone
   br i1 %some, label %call, label %called
 call:
   call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
+  ; times: did all
   br label %called
 called:
+  ; times: end
+  ; times: go on
   %i.next = add i64 %i, 1
   br label %alone
 end:
@@ -141,6 +148,7 @@ begin.step:
   %line = mul i64 %i, %lines
   %done = getelementptr [8 x i64], ptr %counters, i64 %line
   %one = icmp sle i64 %tasks, %chunk
+  ; times: begin
   br i1 %one, label %one.chunk, label %many
 
 one.chunk:
@@ -149,6 +157,7 @@ one.chunk:
   br i1 %ours, label %alone, label %behind.all
 alone:
   call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
+  ; times: did all
   store atomic i64 %tasks, ptr %done release, align 8
   br label %behind.all
 
@@ -216,10 +225,12 @@ taken.none:
   %did.some = icmp sgt i64 %did.before, 0
   br i1 %did.some, label %report, label %behind.all
 report:
+  ; times: did some
   %before = atomicrmw add ptr %done, i64 %did.before release
   br label %behind.all
 
 behind.all:
+  ; times: end
   %barrier.at = getelementptr %step, ptr %step, i64 0, i32 4
   %barrier = load i64, ptr %barrier.at
   %wanted = icmp ne i64 %barrier, 0
@@ -227,6 +238,7 @@ behind.all:
   %wait = and i1 %wanted, %not.last
   br i1 %wait, label %await, label %behind
 behind:
+  ; times: go on
   br label %steps.next
 
 await:
@@ -248,6 +260,7 @@ publish:
   store atomic i64 %i.next, ptr %progress release, align 8
   br label %passed
 passed:
+  ; times: go on
   br label %steps.next
 
 end:
@@ -261,6 +274,7 @@ await.others:
   %others = sub i32 %team, 1
   %others.all = zext i32 %others to i64
   call void @wait_until(ptr %left, i64 %others.all)
+  ; times: end of all
   ret void
 leave:
   %left.before = atomicrmw add ptr %left, i64 1 release
@@ -320,9 +334,70 @@ define internal void @relax() nounwind {
   ret void
 }
 """
+_BEGIN = """  %times.at = getelementptr %job, ptr %job, i64 0, i32 7
+  %times = load ptr, ptr %times.at
+  %cell = getelementptr [8 x i64], ptr %times, i64 CELL
+  call void @stamp(ptr %cell, i64 0)
+"""
+_DID = """  %cell.tasks = getelementptr i64, ptr %cell, i64 3
+  store i64 TASKS, ptr %cell.tasks
+"""
+_TIMES = {
+    "begin alone": _BEGIN.replace("CELL", "%i"),
+    "begin": "  %row = mul i64 %place, %count\n  %cell.place = add i64 %row, %i\n" + _BEGIN.replace("CELL", "%cell.place"),
+    "did all": _DID.replace("TASKS", "%tasks"),
+    "did some": _DID.replace("%cell.tasks", "%cell.some").replace("TASKS", "%did.before"),
+    "end": "  call void @stamp(ptr %cell, i64 1)\n",
+    "go on": "  call void @stamp(ptr %cell, i64 2)\n",
+    # behind the last step nobody waits but the first thread, for the others to leave; a job of no steps has one cell as well
+    "end of all": """  %all.times.at = getelementptr %job, ptr %job, i64 0, i32 7
+  %all.times = load ptr, ptr %all.times.at
+  %last.up = call i64 @llvm.smax.i64(i64 %count, i64 1)
+  %last = sub i64 %last.up, 1
+  %last.cell = getelementptr [8 x i64], ptr %all.times, i64 %last
+  call void @stamp(ptr %last.cell, i64 2)
+""",
+}
+_CLOCK = """
+declare i64 @llvm.smax.i64(i64, i64)
+define internal void @stamp(ptr %cell, i64 %word) nounwind {
+  %at = getelementptr i64, ptr %cell, i64 %word
+  %now = call i64 @now()
+  store i64 %now, ptr %at
+  ret void
+}
+"""
+_X86_NOW = """
+declare i64 @llvm.readcyclecounter()
+define i64 @now() nounwind {
+  %now = call i64 @llvm.readcyclecounter()
+  ret i64 %now
+}
+"""
+_NO_NOW = """
+define i64 @now() nounwind {
+  ret i64 0
+}
+"""
 _SPINS, _AGAIN = 500, 450  # about 10 us before a thread first gives its core away, then 1 us
 
 
 def driver_ir() -> str:
-    common = _IR.replace("SPINS", str(_SPINS)).replace("AGAIN", str(_AGAIN))
-    return common + (_X86 if platform.machine() in ("x86_64", "AMD64") else _OTHERS)
+    plain = "".join(line for line in _IR.splitlines(keepends=True) if not line.startswith("  ; times: "))
+    return _filled(plain) + (_X86 if _is_x86() else _OTHERS)
+
+
+def timed_driver_ir() -> str:
+    """The same with times, and the counter as `now()`. Only x86 lets every process read it; elsewhere all times are 0."""
+    timed = _IR
+    for name, lines in _TIMES.items():
+        timed = timed.replace(f"  ; times: {name}\n", lines)
+    return _filled(timed) + (_X86 + _X86_NOW if _is_x86() else _OTHERS + _NO_NOW) + _CLOCK
+
+
+def _filled(text: str) -> str:
+    return text.replace("SPINS", str(_SPINS)).replace("AGAIN", str(_AGAIN))
+
+
+def _is_x86() -> bool:
+    return platform.machine() in ("x86_64", "AMD64")

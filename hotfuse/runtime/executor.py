@@ -1,14 +1,16 @@
 """The executor: runs a plan for any input shapes, from any number of threads.
 
-State: bound plans by input types (bounded, least recently used dropped), and executors of nested graphs. A lock guards the
-tables, never a computation. Each call has slots and an arena of its own; idle arenas lie in a pool that nested graphs share.
+State: bound plans by input types (bounded, least recently used dropped), executors of nested graphs, and who watches the next
+call. A lock guards the tables, never a computation. Each call has slots and an arena of its own; idle arenas lie in a pool that
+nested graphs share.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +30,17 @@ from hotfuse.runtime.memory import Arena, ArenaPool
 Binder = Callable[[Plan, Mapping[str, Type], Engine, RunGraph, int], BoundPlan]
 
 
+class Watch(Protocol):
+    """Watches one call, in the caller's thread."""
+
+    def begin(self, bound: BoundPlan, types: tuple[Type, ...]) -> Sequence[Step]:
+        """The steps to run in place of the plan's own: the same, with clocks."""
+        ...
+
+    def end(self) -> None:
+        """The call is answered. One that fails does not end."""
+
+
 class Executor:
     """Runs one plan on one engine."""
 
@@ -41,6 +54,7 @@ class Executor:
         self._bound: OrderedDict[tuple[Type, ...], BoundPlan] = OrderedDict()
         self._pool = ArenaPool(config.max_arena_bytes) if pool is None else pool
         self._nested: dict[int, Executor] = {}
+        self._watches: list[Watch] = []  # at most one; a list's pop is one step, whoever else calls
         self._lock = make_lock()
 
     @property
@@ -66,15 +80,30 @@ class Executor:
         """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may view inputs.
 
         The caller of an `inner` graph is another graph, which changes no sequence: those are handed on as they are."""
-        bound = self.bound(tuple(self.engine.type_of(v) for v in inputs))
+        types = tuple(self.engine.type_of(v) for v in inputs)
+        bound = self.bound(types)
+        watch = self._take_watch() if self._watches else None
         try:
-            slots = self.execute(bound, inputs)
-            return [
+            slots = self.execute(bound, inputs, None if watch is None else watch.begin(bound, types))
+            results = [
                 slots[s] if inner and isinstance(slots[s], list) else self.engine.own(slots[s], shared and i not in sharing)
                 for i, (s, shared) in enumerate(bound.outputs)
             ]
         except MemoryError as error:  # of the arena, or of the results' own memory
             raise ExecutionError(f"there is not enough memory to run the model on these inputs: {error}") from None
+        if watch is not None:
+            watch.end()
+        return results
+
+    def watch_next(self, watch: Watch | None) -> None:
+        """Have one of the next calls watched, by this one and no other; None: none."""
+        self._watches = [] if watch is None else [watch]
+
+    def _take_watch(self) -> Watch | None:
+        try:
+            return self._watches.pop()
+        except IndexError:  # another thread was here first
+            return None
 
     def bound(self, types: tuple[Type, ...]) -> BoundPlan:
         """The bound plan for inputs of these types."""
@@ -94,8 +123,20 @@ class Executor:
                 self._pool.drop(id(dropped))
         return made
 
-    def execute(self, bound: BoundPlan, inputs: Sequence[Any]) -> list[Any]:
-        """The slots after running a bound plan of this executor; those of outputs hold results."""
+    def is_bound(self, types: tuple[Type, ...]) -> bool:
+        return types in self._bound
+
+    def bind_as(self, other: Executor) -> None:
+        """Bind for every shape that another executor of the same inputs is bound for, least recently used first."""
+        with other._lock:
+            known = list(other._bound)
+        for types in known:
+            with contextlib.suppress(HotfuseError):
+                self.bound(types)
+
+    def execute(self, bound: BoundPlan, inputs: Sequence[Any], steps: Sequence[Step] | None = None) -> list[Any]:
+        """The slots after running a bound plan of this executor, or others in place of its steps; those of outputs hold
+        results."""
         slots = list(bound.template)
         for place, value in zip(bound.inputs, inputs, strict=True):
             slots[place] = value
@@ -104,7 +145,7 @@ class Executor:
         step: Step | None = None
         try:
             with np.errstate(all="ignore"):
-                for step in bound.steps:
+                for step in bound.steps if steps is None else steps:
                     arguments = [slots[i] for i in step.inputs]
                     if step.check:
                         self._check(step, arguments)

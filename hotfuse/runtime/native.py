@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotfuse.codegen.tile import TileProgram
@@ -11,8 +11,9 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes.hoist import Hoisted
-from hotfuse.runtime.build import Build, attached, build_hoisted, make_build, skeleton
+from hotfuse.runtime.build import Build, Unit, attached, skeleton
 from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.dispatch import Dispatch
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel, kernel_of
 from hotfuse.runtime.native_binding import NativeBinder
@@ -37,6 +38,8 @@ def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:
 
 def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
     """An executor of a graph whose constants never change: what follows from them is computed once. Compiles now."""
+    from hotfuse.runtime.building import make_build  # lowering is much code; who is given a build needs none of it
+
     shop = Workshop(config)
     build = make_build(skeleton(graph), shop.spec, config, shop)
     return build_executor(attached(build.hoisted, graph.constants), build, shop.kernels, engine, config)
@@ -44,6 +47,8 @@ def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
 
 def main_executor(hoisted: Hoisted, engine: Any, config: Config) -> Executor:
     """An executor of the main graph of a native form that was split already. Compiles now."""
+    from hotfuse.runtime.building import build_hoisted
+
     shop = Workshop(config)
     build = build_hoisted(hoisted, shop.spec, config, shop)
     return build_executor(build.main, build, shop.kernels, engine, config)
@@ -51,5 +56,10 @@ def main_executor(hoisted: Hoisted, engine: Any, config: Config) -> Executor:
 
 def build_executor(graph: Graph, build: Build, kernels: Mapping[TileProgram, Kernel], engine: Any, config: Config) -> Executor:
     """An executor of a build's main graph, constants attached."""
-    binder = NativeBinder(graph, build.units, kernels, engine, config, build.reasons)
-    return Executor(trivial_plan(graph), engine, config, binder=binder)
+
+    def binder(units: Sequence[Unit]) -> NativeBinder:
+        return NativeBinder(graph, units, kernels, engine, config, build.reasons)
+
+    special = {sizes: binder(units) for sizes, units in build.special.items()}
+    generic = binder(build.units)
+    return Executor(trivial_plan(graph), engine, config, binder=Dispatch(generic, special) if special else generic)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hotfuse.codegen.tile import TileProgram
@@ -16,7 +17,7 @@ from hotfuse.errors import DimError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import Dim, evaluate, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.metadata import describe
+from hotfuse.ir.metadata import cost_of
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
@@ -37,20 +38,21 @@ _OWN_THREADS = (Pattern.CONTRACTION, Pattern.WINDOW, Pattern.OPAQUE)  # operator
 
 @dataclass(frozen=True)
 class Native:
-    """A unit with its nodes and kernels."""
+    """A unit with its nodes, kernels, and work, which is there for all shapes."""
 
     nodes: tuple[Node, ...]
     parts: tuple[Part, ...]
+    flops: tuple[Dim, ...]
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for p in self.parts for name in p.recipe.reads))
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for p in self.parts for name in p.recipe.writes))
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[Dim, ...]:
         return tuple(d for p in self.parts for d in p.recipe.sizes)
 
@@ -71,11 +73,9 @@ class NativeBinder:
         self.arrays = arrays
         self.config = config
         self.reasons = reasons
-        self.groups = [
-            Native(tuple(graph.by_id[id] for id in unit.nodes), tuple(Part(r, kernels[r.program]) for r in unit.recipes))
-            for unit in units
-        ]
+        self.groups = [_native(graph, unit, kernels) for unit in units]
         self.items = _ordered(graph, self.groups)
+        self._symbols = tuple(symbols_of(d for n in self.groups for d in n.sizes))
         left = [item for item in self.items if isinstance(item, Node)]
         self._has_rival = not arrays.shares_threads and any(OPS[node.op].pattern in _OWN_THREADS for node in left)
 
@@ -110,7 +110,7 @@ class NativeBinder:
         graph = plan.graph
         values = concrete_values(graph, given, check_size(limit))
         sizes = learned_sizes(graph, given)
-        for symbol in symbols_of(d for n in self.groups for d in n.sizes):
+        for symbol in self._symbols:
             if sizes[symbol.name] < symbol.minimum:
                 raise DimError(f"{symbol.name} is {sizes[symbol.name]}; native code was made for {symbol.minimum} and more")
         threads = team_size(host_spec(self.config.isa), self.config.threads)
@@ -123,13 +123,19 @@ class NativeBinder:
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
             for name, type in types.items():
                 _same_sizes(name, graph.values[name].type, type, sizes)
-            work = sum(int(evaluate(describe(graph, node).cost.flops, sizes)) for n in natives for node in n.nodes)
+            work = sum(int(evaluate(flops, sizes)) for n in natives for flops in n.flops)
             team = threads if work > (BESIDE if self._has_rival else ALONE) else 1
             made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
         items = _without_settled(graph, self.items, settled_values(graph, values))
         return assemble(graph, values, sizes, engine, run_graph, items, segment, fold=True)
+
+
+def _native(graph: Graph, unit: Unit, kernels: Mapping[TileProgram, Kernel]) -> Native:
+    nodes = tuple(graph.by_id[id] for id in unit.nodes)
+    parts = tuple(Part(recipe, kernels[recipe.program], nodes) for recipe in unit.recipes)
+    return Native(nodes, parts, tuple(cost_of(graph, node).flops for node in nodes))
 
 
 def _type(value: Value) -> TensorType:

@@ -1,7 +1,7 @@
 """Object code of what is generated: from the cache, or compiled now and put there.
 
 Code is known by all that it follows from: the program, the machine, LLVM and the generator. A process that finds all it needs
-in the cache never loads LLVM. What was compiled is written by a thread of its own: a disk takes longer than a kernel.
+in the cache never loads LLVM.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
-import threading
 from pathlib import Path
 
 import hotfuse.codegen
@@ -31,7 +30,8 @@ def object_of(program: TileProgram, spec: Spec, cache: DiskCache | None) -> tupl
     from hotfuse.codegen.llvm_cpu import emit
 
     data = compile_ir(emit(program, spec.vector_bytes // 4, spec.isa), spec)
-    _keep(cache, key, data)
+    if cache is not None:
+        cache.put_later(KIND, key, data)
     return data, True
 
 
@@ -44,13 +44,9 @@ def object_of_ir(text: str, spec: Spec, cache: DiskCache | None) -> bytes:
     from hotfuse.codegen.llvm_compile import compile_ir
 
     data = compile_ir(text, spec)
-    _keep(cache, key, data)
-    return data
-
-
-def _keep(cache: DiskCache | None, key: str, data: bytes) -> None:
     if cache is not None:
-        threading.Thread(target=cache.put, args=(KIND, key, data), name="hotfuse-cache", daemon=True).start()
+        cache.put_later(KIND, key, data)
+    return data
 
 
 def object_key(program: TileProgram, spec: Spec) -> str:

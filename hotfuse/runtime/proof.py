@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,23 +34,10 @@ from hotfuse.runtime.segment import Part
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.tier0_values import Tier0Values
 from hotfuse.runtime.unit_proof import Outcome, Subject, prove_unit
+from hotfuse.runtime.verdict import UnitVerdict
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class UnitVerdict:
-    """Of the unit at place `unit` of a build: whether its kernels are right, or the reason why not; which values were seen,
-    and by which rules; the seconds that the proof took, and a run of the kernels. `tried` is False where nothing can be said:
-    tier 0 itself could not compute what the kernels read, or they were not made for these sizes."""
-
-    unit: int
-    ok: bool
-    reason: str
-    what: str
-    seconds: float
-    native_s: float
-    tried: bool = True
+Prover = Callable[[Subject, Mapping[str, Array], Driver, int], Outcome]
 
 
 def prove(
@@ -61,14 +48,15 @@ def prove(
     config: Config,
     units: Collection[int] | None = None,
     pace: Pace = hurry,
+    by: Prover | None = None,
 ) -> list[UnitVerdict]:
     """A verdict on each unit (on those at the places `units`, if given), in order. `weight` is asked, by name, for the weights
-    of the graph that was built."""
+    of the graph that was built. `by` judges a unit in place of `prove_unit`."""
     chosen = sorted(range(len(build.units)) if units is None else set(units))
     for place in chosen:
         _check_kernels(place, build.units[place], kernels)
     graph = _needed_graph(build.hoisted, [build.units[place] for place in chosen])
-    given = _given_types(graph, inputs, weight)
+    given = given_types(graph, inputs, weight)
     values = concrete_values(graph, given, check_size(config.max_value_bytes))
     sizes = learned_sizes(graph, given)
     nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
@@ -90,21 +78,21 @@ def prove(
         tier_0.compute(nodes[node.id])
         for place in due.get(turn, ()):
             misfit = _misfit(subjects[place], graph, values, sizes)
-            found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict))
+            found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit))
             pace()
         tier_0.drop(turn)
     return sorted(found, key=lambda verdict: verdict.unit)
 
 
 def _verdict(
-    place: int, subject: Subject, tier_0: Tier0Values, misfit: str, driver: Driver, threads: int, strict: bool
+    place: int, subject: Subject, tier_0: Tier0Values, misfit: str, driver: Driver, threads: int, strict: bool, by: Prover
 ) -> UnitVerdict:
     begun = time.perf_counter()
     reason = misfit or next((tier_0.lost[n] for n in subject.needs if n in tier_0.lost), "")
     outcome = Outcome()
     if not reason:
         try:
-            outcome = prove_unit(subject, {name: tier_0.value(name) for name in subject.needs}, driver, threads)
+            outcome = by(subject, {name: tier_0.value(name) for name in subject.needs}, driver, threads)
         except Exception as error:  # a defect of the proof says nothing of the kernels, nor of other units
             if strict:
                 raise
@@ -148,7 +136,7 @@ def _needed_graph(hoisted: Hoisted, units: Sequence[Unit]) -> Graph:
     )
 
 
-def _given_types(graph: Graph, inputs: Mapping[str, Array], weight: Callable[[str], Array]) -> dict[str, Type]:
+def given_types(graph: Graph, inputs: Mapping[str, Array], weight: Callable[[str], Array]) -> dict[str, Type]:
     given: dict[str, Type] = {}
     for name in graph.inputs:
         if name not in inputs:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from hotfuse.config import Config
+from hotfuse.events import EventLog, plain
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.metadata import Cost, NodeMeta, describe, total_cost
 from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.story import Source, Story, find_story, make_source, tell
 
 
 @runtime_checkable
@@ -31,6 +34,11 @@ class Report(Protocol):
     def events(self) -> Mapping[str, int]: ...
     @property
     def why(self) -> str: ...
+    @property
+    def subgraphs(self) -> tuple[Story, ...]: ...
+    def story(self, id: str) -> Story:
+        """That of one subgraph, by its id, the beginning of it, or a node in it."""
+
     def json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
 
@@ -69,12 +77,22 @@ class GraphReport:
     events: Mapping[str, int]
     why: str
     kernels: tuple[GeneratedKernel, ...] = ()
+    source: Source | None = field(default=None, repr=False, compare=False)  # what the stories are told from
+
+    @cached_property
+    def subgraphs(self) -> tuple[Story, ...]:
+        """Every subgraph there is or was: what it is made of, and what became of it."""
+        return () if self.source is None else tell(self.source)
+
+    def story(self, id: str) -> Story:
+        return find_story(self.subgraphs, id)
 
     def json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; symbolic costs are text."""
-        found = asdict(self)
+        found = asdict(replace(self, source=None))
+        del found["source"]
         found["cost"] = {k: v if isinstance(v, int) else str(v) for k, v in found["cost"].items()}
-        return found
+        return {**found, "subgraphs": [plain(story.json()) for story in self.subgraphs]}
 
     def __str__(self) -> str:
         lines = [
@@ -94,11 +112,14 @@ def make_report(
     opaque: Sequence[tuple[str, str, str]],
     executor: Executor,
     calls: int,
-    events: Mapping[str, int],
+    events: EventLog | Mapping[str, int],
     closed: bool,
     share: float | None = None,
+    seconds: Mapping[str, float] | None = None,
 ) -> GraphReport:
-    """`share` is the captured share of the original model, where that does not follow from the number of nodes."""
+    """`events` are the log, or how many there were of each kind, which tells no stories. `share` is the captured share of the
+    original model, where that does not follow from the number of nodes; `seconds` what units take, by name, where that was
+    profiled."""
     every = [node for g in graph.walk() for node in g.nodes]
     found = 1.0 - len(opaque) / len(every) if every else 1.0
     return GraphReport(
@@ -111,9 +132,10 @@ def make_report(
         total_cost(graph),
         executor.bound_shapes,
         sum(executor.arena_bytes().values()),
-        dict(events),
+        events.counted() if isinstance(events, EventLog) else dict(events),
         _why(executor.config, calls, closed, len(opaque), executor.native),
         tuple(GeneratedKernel(ops, count, why) for (ops, why), count in Counter(executor.choices).most_common()),
+        make_source(graph, executor, events if isinstance(events, EventLog) else (), calls, seconds),
     )
 
 

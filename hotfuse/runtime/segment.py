@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hotfuse.codegen.lower import Recipe
+from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile import TileProgram, scratch_offsets
 from hotfuse.errors import BadIndex
 from hotfuse.ir.dim import evaluate
+from hotfuse.ir.graph import Node
 from hotfuse.ir.types import TensorType
 from hotfuse.runtime.driver import Driver, Job, Step
 from hotfuse.runtime.kernels import Kernel
@@ -44,10 +45,11 @@ class Arrays(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """One kernel of a segment and what it is applied to."""
+    """One kernel of a segment and what it is applied to; `nodes` are those of its unit, all of whose parts share them."""
 
     recipe: Recipe
     kernel: Kernel
+    nodes: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Segment:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._results = [arrays.results(types[name]) for name in outputs]
         self._contiguous, self._address, self._driver = arrays.contiguous, arrays.address, driver
-        self._kernels = tuple(p.kernel for p in parts)  # held while we may call them
+        self.parts = tuple(parts)  # their kernels are held while we may call them
         self._fixed = {name: arrays.contiguous(value) for name, value in fixed.items()}
         self._known = {name: arrays.address(value) for name, value in self._fixed.items()}
         self._inner, arena = _place(parts, (*inputs, *fixed), outputs, types)
@@ -145,6 +147,15 @@ class Segment:
     @property
     def arena_bytes(self) -> int:
         return self._sizes.arena
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """Of each part."""
+        return tuple(step.tasks for step in self._steps)
+
+    def run_by(self, run: Callable[[Job], object], *inputs: Any) -> tuple[Any, ...]:
+        """A call whose job is run by another function than the driver's."""
+        return tuple(self.run(list(map(self._contiguous, inputs)), run))
 
     def _pointers(self) -> tuple[tuple[int, int], ...]:
         """Which of inputs and outputs goes to which words of the tables."""
@@ -176,8 +187,8 @@ class Segment:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         return tuple(self.run(list(map(self._contiguous, inputs))))
 
-    def run(self, given: Sequence[Any]) -> list[Any]:
-        """The outputs for contiguous inputs."""
+    def run(self, given: Sequence[Any], run: Callable[[Job], object] | None = None) -> list[Any]:
+        """The outputs for contiguous inputs. `run` runs the job in the driver's place."""
         made = [fresh() for fresh in self._results]
         pointers = [*map(self._address, given), *[address for _, address in made]]
         try:
@@ -189,7 +200,7 @@ class Segment:
             for which, place in self._places:
                 words[place] = pointers[which]
             frame.pointers = pointers
-        self._driver.run(frame.job)
+        (run or self._driver.run)(frame.job)
         status = frame.status
         failed = status[0]
         if failed:

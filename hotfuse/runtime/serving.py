@@ -30,19 +30,25 @@ class Serving:
         self.executor.clear()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """How one call is answered: by whom, and by whom beside for comparison."""
+
+    by: Serving
+    beside: Serving | None = None
+
+
 class Observer(Protocol):
     """Whoever decides what a session's calls are answered by. Its methods run in callers' threads: they return at once."""
 
-    def called(self, serving: Serving, seconds: float, given: Sequence[Any]) -> None:
+    def turn(self, given: Sequence[Any]) -> Turn | None:
+        """How a call that goes the long way is to be answered; None: by what serves."""
+
+    def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
         """A call was answered the long way."""
 
-    def candidate(self) -> Serving | None:
-        """What the call that asks is to be shadowed by: it is answered by tier 0, and by this one for comparison."""
-
-    def shadowed(
-        self, candidate: Serving, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception
-    ) -> None:
-        """What tier 0 and the candidate made of one call."""
+    def compared(self, turn: Turn, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception) -> None:
+        """What two made of one call."""
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; False if that takes longer."""

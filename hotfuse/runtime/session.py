@@ -15,6 +15,7 @@ from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.locks import make_lock
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.feeds import Signature, fed_shapes, read_feeds, wanted_places, written
 from hotfuse.runtime.numpy_engine import NUMPY
@@ -22,7 +23,7 @@ from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
-from hotfuse.runtime.serving import Observer, Serving
+from hotfuse.runtime.serving import Observer, Serving, Turn
 
 
 class Session:
@@ -58,6 +59,12 @@ class Session:
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
         """The named outputs (all of them for None) as arrays; `out` gives arrays to write them into."""
+        if RIGHT_OF_WAY.active:
+            with RIGHT_OF_WAY.call():
+                return self._run(output_names, feeds, out)
+        return self._run(output_names, feeds, out)
+
+    def _run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None) -> list[Any]:
         if output_names is None and out is None:
             short = self._best.short
             try:
@@ -95,13 +102,14 @@ class Session:
             self._make_native()
         best, observer = self._best, self.observer
         if observer is None:
-            return self._answer_by(best, given)
-        candidate = observer.candidate()
-        if candidate is not None:
-            return self._shadow(candidate, given, observer)
+            return self._answer_by(best, given)[1]
+        turn = observer.turn(given)
+        if turn is not None and turn.beside is not None:
+            return self._compare(turn, turn.beside, given, observer)
         started = time.perf_counter()
-        results = self._answer_by(best, given)
-        self._tell(lambda: observer.called(best, time.perf_counter() - started, given))
+        by, results = self._answer_by(best if turn is None else turn.by, given)
+        seconds = time.perf_counter() - started
+        self._tell(lambda: observer.called(by, seconds, given, results))
         return results
 
     def _tell(self, tell: Callable[[], None]) -> None:
@@ -113,28 +121,39 @@ class Session:
             if self.config.strict:
                 raise
 
-    def _answer_by(self, serving: Serving, given: Sequence[Any]) -> list[Any]:
+    def _answer_by(self, serving: Serving, given: Sequence[Any]) -> tuple[Serving, list[Any]]:
+        """The answer, and who gave it: tier 0, where native code was not made for these inputs."""
         if serving.tier:
             try:
                 results = serving.executor.run(given)
                 if serving.short is not None:
                     serving.short.learn(given, serving.executor.bound(tuple(map(NUMPY.type_of, given))))
-                return results
+                return serving, results
             except (BadIndex, DimError) as error:
                 self.events.emit("native.missed", self.graph.name, str(error))
-        return self._executor.run(given)
+        return self._base, self._executor.run(given)
 
-    def _shadow(self, candidate: Serving, given: Sequence[Any], observer: Observer) -> list[Any]:
-        """Tier 0's answer; the candidate's goes to the observer. The candidate comes first: what it does to memory that is not
-        its own, tier 0's answer would show."""
+    def _compare(self, turn: Turn, beside: Serving, given: Sequence[Any], observer: Observer) -> list[Any]:
+        """One's answer; the other's goes to the observer. The other comes first: what it does to memory that is not its own,
+        the answer would show."""
         results: list[Any] | Exception
         try:
-            results = candidate.executor.run(given)
+            results = beside.executor.run(given)
         except Exception as error:
             results = error
-        own = self._executor.run(given)
-        self._tell(lambda: observer.shadowed(candidate, given, own, results))
+        _, own = self._answer_by(turn.by, given)
+        self._tell(lambda: observer.compared(turn, given, own, results))
         return own
+
+    @property
+    def base(self) -> Serving:
+        """Tier 0."""
+        return self._base
+
+    @property
+    def best(self) -> Serving:
+        """What was published last."""
+        return self._best
 
     @property
     def calls(self) -> int:

@@ -32,7 +32,7 @@ from hotfuse.runtime.parcel import unwrap
 from hotfuse.runtime.workers import IDLE_S, Job, Worker
 
 if TYPE_CHECKING:
-    from hotfuse.frontends.torch_trace import Trace
+    from hotfuse.frontends.torch_program import Trace
 
 _ADVICE = {
     TIMEOUT: " (capture_timeout_s); the model stays eager",
@@ -119,7 +119,8 @@ class CaptureProcess(ChildProcess):
 
     def __init__(self, urgent: bool) -> None:
         arguments = () if urgent else ("--behind",)
-        super().__init__("hotfuse.runtime.capture_worker", arguments, "capture process", json.dumps(_hello()).encode())
+        hello = json.dumps(_hello()).encode()
+        super().__init__("hotfuse.runtime.capture_worker", arguments, "capture process", hello, behind=not urgent)
 
 
 def _hello() -> dict[str, Any]:

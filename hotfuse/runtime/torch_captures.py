@@ -1,7 +1,10 @@
 """Captures: those of one module's calls. When one may begin, what the capture process is sent, what becomes of its reply.
 
-State, under the lock of the module's `ClassTable`: captures under way, frames whose trace saw the module change itself, and how
-many captures were begun. What only captures need is imported by the thread that asks for one.
+Before a process is asked the cache is: what was captured of such a module by another process serves here, too.
+
+State, under the lock of the module's `ClassTable`: captures under way, frames whose trace saw the module change itself, how
+many captures were begun, and where programs lie in the cache. What only captures need is imported by the thread that asks for
+one.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ import torch
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, HotfuseError
-from hotfuse.frontends.torch_request import SelfChange, TraceRequest
-from hotfuse.locks import IMPORTS
+from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
+from hotfuse.locks import IMPORTS, make_lock
 from hotfuse.pace import Pace, Unhurried, hurry
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family
 from hotfuse.runtime.torch_guard import Call, CallGuard, call_structure, describe_leaves
 
 if TYPE_CHECKING:
-    from hotfuse.frontends.torch_trace import Trace
+    from hotfuse.frontends.torch_program import CapturedProgram, Trace
     from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.runtime.torch_class import ServedClass
 
@@ -45,6 +48,7 @@ class Captures:
         self.classes = classes
         self.pending: dict[Hashable, threading.Event] = {}
         self._unsettled: set[Hashable] = set()  # frames whose trace saw the module change itself, once
+        self._kept: list[tuple[weakref.ref[CapturedProgram], str]] = []  # programs, and their places in the cache
         self._watch: ModuleWatch | None = None
         self._is_root = is_root
         self._started = 0
@@ -148,14 +152,50 @@ class Captures:
         with IMPORTS:
             from hotfuse.runtime.torch_capture import capture_here, make_job, submit
 
-        job = make_job(lambda: self._skeleton(request), lambda found: self._finish(request, found), self.config)
+        if self._recalled(request):
+            return
+        job = make_job(lambda: self._made(request), lambda found: self._finish(request, found), self.config)
         if self.config.capture == "blocking":
             capture_here(job)
         else:
             submit(job, urgent)
 
+    def _recalled(self, request: _Request) -> bool:
+        """Whether the cache has the program of a request, which then serves."""
+        from hotfuse.runtime.cache import open_cache
+
+        cache = open_cache(self.config)
+        if cache is None:
+            return False
+        try:
+            with IMPORTS:
+                from hotfuse.runtime.capture_cache import recall
+
+            with _RECALL:  # one at a time: each takes its share of the interpreter's time
+                request.data = self._skeleton(request)
+                shapes = [leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput)]
+                found = recall(cache, request.data, self.module, shapes, self._pace())
+        except Exception as error:  # whatever it is, the capture meets it again, and says so
+            self.family.events.emit("capture.missed", self.name, f"{type(error).__name__}: {error}")
+            return False
+        request.place = found.place
+        if found.trace is None:
+            self.family.events.emit("capture.missed", self.name, found.reason)
+            return False
+        self.family.events.emit("capture.cached", self.name, str(found.trace.shapes))
+        self._finish(request, found.trace)
+        return True
+
+    def _made(self, request: _Request) -> bytes:
+        """The request as bytes: those that the cache was asked with, if the module is still what it was."""
+        data, request.data = request.data, b""
+        if data and request.watch is not None and not request.watch.changed():
+            return data
+        request.place = ""  # it would be the place of another request
+        return self._skeleton(request)
+
     def _skeleton(self, request: _Request) -> bytes:
-        """The request as bytes. Runs in the capture thread, while the module may be serving."""
+        """The request as bytes. Runs in a thread of captures, while the module may be serving."""
         with IMPORTS:
             from hotfuse.frontends.torch_skeleton import check_tensors, make_skeleton
             from hotfuse.frontends.torch_watch import ModuleWatch
@@ -204,6 +244,7 @@ class Captures:
             if self.config.adapts and self.family.adapt is not None:
                 self.family.adapt(self.family, self.name, self.classes, served)
             events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
+            self._keep(request, served, found)
         except Postponed as error:
             self.classes.last_miss = str(error)
             events.emit("capture.postponed", self.name, str(error))
@@ -220,6 +261,44 @@ class Captures:
             if done is not None:
                 done.set()
 
+    def _keep(self, request: _Request, served: ServedClass, found: Trace) -> None:
+        """Have a program written to the cache, or note that it came from there."""
+        if not request.place:
+            return
+        with self.classes.lock:
+            self._kept.append((weakref.ref(found.program), request.place))
+        if found.form:
+            threading.Thread(target=self._write, args=(request, served, found), name="hotfuse-keep", daemon=True).start()
+
+    def _write(self, request: _Request, served: ServedClass, found: Trace) -> None:
+        from hotfuse.runtime.cache import open_cache
+        from hotfuse.runtime.capture_cache import KIND, make_entry
+
+        why = ""
+        try:
+            entry = make_entry(self.module, found, Unhurried())
+            # Looked at last: what the entry says of the module was true of it when it was captured, and all the time since.
+            why = "the module has changed since" if served.guard.watch is request.watch else served.departure()
+            cache = open_cache(self.config)
+            if not why and (cache is None or not cache.put(KIND, request.place, entry)):
+                why = "the cache takes nothing"
+        except Exception as error:
+            why = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
+        self.family.events.emit("capture.unkept" if why else "capture.kept", self.name, why)
+
+    def disown(self, program: CapturedProgram) -> None:
+        """Take a program that answers otherwise than the module out of the cache, so that nobody meets it again."""
+        from hotfuse.runtime.cache import open_cache
+
+        with self.classes.lock:
+            places = [place for kept, place in self._kept if kept() is program]
+        cache = open_cache(self.config) if places else None
+        if cache is not None:
+            from hotfuse.runtime.capture_cache import KIND
+
+            for place in places:
+                cache.put_later(KIND, place, b"")
+
     def refresh(self) -> None:
         """Let failed captures be tried again."""
         with self.classes.lock:
@@ -235,6 +314,8 @@ class _Request:
     structure: Any
     frame: Any
     watch: ModuleWatch | None = None
+    data: bytes = b""  # as the cache was asked with
+    place: str = ""  # in the cache
 
 
 def _likeness(module: torch.nn.Module) -> Hashable:
@@ -261,5 +342,6 @@ def _after_fork() -> None:
         captures.pending = {}
 
 
+_RECALL = make_lock()
 _ALL: weakref.WeakSet[Captures] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork)

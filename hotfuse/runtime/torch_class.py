@@ -5,7 +5,7 @@ State: prepared weights (`Runner`'s) and stamps of tensors that the program took
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +19,7 @@ from hotfuse.pace import Pace, hurry
 from hotfuse.runtime.torch_call import has_form
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
 from hotfuse.runtime.torch_runner import Runner, Unready
+from hotfuse.runtime.turns import Duel, Shadow
 from hotfuse.runtime.weight_stamps import Stamps, versions
 from hotfuse.runtime.weights import LiveWeights, needs_gradient
 
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Is told of calls, which tier answered and how long that took, and returns at once."""
+    """Is told of calls, who answered and how long that took, and of weights that changed; returns at once."""
 
-    def called(self, call: Call, tier: int, seconds: float) -> None: ...
+    def called(self, call: Call, served: ServedClass, seconds: float) -> None: ...
+    def changed(self, reason: str) -> None: ...
     def settled(self, timeout_s: float) -> bool: ...
 
 
@@ -43,8 +45,8 @@ class ServedClass:
         self.program = runner.program
         self.tier = 1 if runner.native else 0
         self.proven = not runner.config.trial  # whether it has answered a call as the module itself did
-        self.judged: Callable[[bool, str], None] | None = None  # is told how its trial ended
         self.watcher: Watcher | None = None
+        self.special: Shadow | Duel | None = None  # how some of its next calls are answered
         self._outdated = False
         self._live = live
         self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None
@@ -59,9 +61,9 @@ class ServedClass:
         tensors = self._live.read()
         return tensors if isinstance(tensors, str) else dict(zip(self._live.names, tensors, strict=True))
 
-    def with_kernels(self, build: Build, kernels: Kernels) -> ServedClass:
-        """The same class, answered by the kernels of a build."""
-        runner = Runner(self.runner.captured, self.runner.config, (build, kernels))
+    def with_kernels(self, build: Build, kernels: Kernels, like: ServedClass) -> ServedClass:
+        """The same class, answered by the kernels of a build. What was prepared for another one of the same form is shared."""
+        runner = Runner(self.runner.captured, self.runner.config, (build, kernels), like.runner)
         return ServedClass(self.guard, runner, self._live.renamed(runner.names))
 
     def make_ready(self, leaves: Sequence[Any]) -> None:

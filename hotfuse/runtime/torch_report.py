@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from hotfuse.events import Event, plain
+from hotfuse.runtime.story import Source, Story, find_story, make_source, tell
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import CapturedProgram
@@ -41,9 +45,20 @@ class TorchReport:
     failed: Mapping[str, str]
     events: Mapping[str, int]
     why: str
+    sources: tuple[Source, ...] = field(default=(), repr=False, compare=False)  # what the stories are told from, by class
+
+    @cached_property
+    def subgraphs(self) -> tuple[Story, ...]:
+        """Every subgraph there is or was in a captured class: what it is made of, and what became of it."""
+        return tuple(story for source in self.sources for story in tell(source))
+
+    def story(self, id: str) -> Story:
+        return find_story(self.subgraphs, id)
 
     def json(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(replace(self, sources=()))
+        del found["sources"]
+        return {**found, "subgraphs": [plain(story.json()) for story in self.subgraphs]}
 
     def __str__(self) -> str:
         lines = [f"{self.model}: {self.calls} calls, {self.answered} answered by captured plans"]
@@ -66,7 +81,16 @@ def make_torch_report(family: Family) -> TorchReport:
     in_parts = family.counted[1] if family.counted and classes else 0.0
     share = _share([served.program for served in root.classes]) if root.classes else in_parts
     why = _why(family, root, bool(classes))
-    return TorchReport(root.name, root.calls, answered, share, classes, failed, family.events.counted(), why)
+    events = tuple(family.events)
+    sources = tuple(_source(member, served, events) for member in members for served in member.classes)
+    return TorchReport(root.name, root.calls, answered, share, classes, failed, family.events.counted(), why, sources)
+
+
+def _source(member: Controller, served: Any, events: Sequence[Event]) -> Source:
+    """Of one class. Where events say which class they are about, others' do not count."""
+    mine = f"{member.name}: {served.guard.shapes}"
+    about = [event for event in events if event.data.get("model") in (None, mine)]
+    return make_source(served.runner.captured.graph, served.runner.executor, about, member.calls)
 
 
 def _share(programs: Sequence[CapturedProgram]) -> float:

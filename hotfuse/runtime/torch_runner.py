@@ -46,8 +46,15 @@ class Unready(Exception):
 class Runner:
     """Runs one program. `names` are the weights that it takes, in order; `renewed` says why some were last prepared anew."""
 
-    def __init__(self, program: CapturedProgram, config: Config, made: tuple[Build, Kernels] | None = None) -> None:
-        """`made` is a build of the program's graph, with its kernels; without one, `config` says what is made now."""
+    def __init__(
+        self,
+        program: CapturedProgram,
+        config: Config,
+        made: tuple[Build, Kernels] | None = None,
+        like: Runner | None = None,
+    ) -> None:
+        """`made` is a build of the program's graph, with its kernels; without one, `config` says what is made now. What `like`
+        has prepared from weights is used here, too, where both prepare the same."""
         self.captured = program
         self.config = config
         self.native = made is not None or config.native
@@ -66,7 +73,9 @@ class Runner:
         self._sources = _picker([places[name] for name in sources])
         self._weights = _picker([places[name] for name in main])
         self.prepared: PreparedWeights | None = None
-        if self.hoisted.prepare is not None:
+        if like is not None and like.hoisted is self.hoisted:
+            self.prepared = like.prepared
+        elif self.hoisted.prepare is not None:
             prepare = Executor(trivial_plan(self.hoisted.prepare), TORCH, config)
             keys = functools.partial(value_keys, self.hoisted.prepare)
             order = in_order_of_use(self.hoisted.main, prepared)
@@ -117,6 +126,11 @@ class Runner:
             given += self.prepared.values(self._sources(tensors))[0]
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
+
+    def bind_as(self, other: Runner) -> None:
+        """Bind to the shapes that another runner of the same program is bound to, if it takes the same weights."""
+        if other.hoisted is self.hoisted:
+            self.executor.bind_as(other.executor)
 
     def take_renewed(self) -> str:
         """Why prepared weights were last computed anew; asked once."""
@@ -180,6 +194,6 @@ def _made_executor(build: Build, kernels: Kernels, config: Config) -> Executor:
 def _native_form(graph: Graph, config: Config) -> Graph:
     if not config.native:
         return graph
-    from hotfuse.runtime.build import native_form
+    from hotfuse.runtime.building import native_form
 
     return native_form(graph, host_spec(config.isa))

@@ -24,11 +24,13 @@ import torch
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError, HotfuseError
 from hotfuse.locks import make_lock
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_captures import Captures
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_count import OperatorCount, counted, note_answer
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call, Miss, bypass, read_call
+from hotfuse.runtime.turns import Shadow
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
@@ -75,6 +77,12 @@ class Controller:
 
     def call(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The answer to one call; `eager` is the module itself."""
+        if RIGHT_OF_WAY.active:
+            with RIGHT_OF_WAY.call():
+                return self._call(eager, args, kwargs)
+        return self._call(eager, args, kwargs)
+
+    def _call(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         with self._lock:
             self.calls += 1
         if not self.family.open or self.config.tier == 0:
@@ -92,15 +100,15 @@ class Controller:
         mendable = self.config.wait and isinstance(answer, Miss) and answer.mendable
         if mendable and self.captures.begin(call, args, kwargs, seen, self.calls):
             answer = self._answer(call, lambda: eager(*args, **kwargs))
-        if isinstance(answer, _Disproved):
-            return answer.own
+        if isinstance(answer, _Own):
+            return answer.value
         if not isinstance(answer, Miss):
             with self._lock:
                 self.answered += 1
                 is_looked_at = self.answered % LOOK_EVERY == 0
-            if is_looked_at and (served := next(self.table.fitting(call), None)) is not None:
-                self._tell(served, call, served.tier, time.perf_counter() - started)
-            return answer
+            if is_looked_at or answer.watched:
+                self._tell(answer.served, call, time.perf_counter() - started)
+            return answer.value
         if call.frame in self.failed:
             result = self._through_submodules(eager, args, kwargs)
             if self.config.strict:  # now, because an error of the model's own would have come first
@@ -109,7 +117,7 @@ class Controller:
         started = time.perf_counter()
         result = eager(*args, **kwargs)
         if answer.waiting is not None:
-            self._tell(answer.waiting, call, 0, time.perf_counter() - started)
+            self._tell(answer.waiting, call, time.perf_counter() - started)
         if answer.failed is not None:  # were the caller at fault, eager would have raised as well
             self.table.drop(answer.failed, "the captured program failed while serving")
             if self.config.strict:
@@ -119,12 +127,12 @@ class Controller:
             self.captures.begin(call, args, kwargs, seen, self.calls)
         return result
 
-    def _tell(self, served: ServedClass, call: Call, tier: int, seconds: float) -> None:
+    def _tell(self, served: ServedClass, call: Call, seconds: float) -> None:
         """Let whoever watches the class of a call know who answered it. What fails there must not fail the call."""
         if served.watcher is None:
             return
         try:
-            served.watcher.called(call, tier, seconds)
+            served.watcher.called(call, served, seconds)
         except Exception as error:
             self.family.events.emit("observer.failed", self.name, f"{type(error).__name__}: {error}")
             if self.config.strict:
@@ -132,11 +140,15 @@ class Controller:
 
     # finding and running a class
 
-    def _answer(self, call: Call, eager: Callable[[], Any]) -> Any:
-        """The answer of the first class whose guard holds, or a Miss; that of the module itself, if the class turns out to
-        answer otherwise."""
+    def _answer(self, call: Call, eager: Callable[[], Any]) -> _Answer | _Own | Miss:
+        """The answer of the first class whose guard holds, or a Miss; that of the module itself, if it was asked as well."""
         missed = _NOTHING if self.classes else Miss("")
-        for served in self.table.fitting(call):
+        for found in self.table.fitting(call):
+            served, special = found, found.special
+            if special is not None and special.takes(call.shapes):
+                if isinstance(special, Shadow):
+                    return self._shadow(special, call, eager)
+                served = special.turn()
             if not takes_over(self.config, served):
                 return Miss("", waiting=served)
             proven = served.proven  # as it is now: another thread may be at its first call, too
@@ -144,31 +156,46 @@ class Controller:
                 answer = served.answer(call) if proven else _begin_trial(served, call)
             except HotfuseError as error:
                 self.family.events.emit("serve.failed", self.name, str(error))
-                return Miss(str(error), served)
+                return Miss(str(error), found)
             if served.runner.renewed:
-                self.family.events.emit("weights.changed", self.name, served.runner.take_renewed())
+                self._renewed(served)
             if not isinstance(answer, Miss):
                 note_answer(served.program)
-                return answer if proven else self._judge(served, answer, eager)
+                return _Answer(answer, served, special is not None) if proven else self._judge(served, answer, eager)
             missed = answer
         self._miss(missed.reason)
         return missed
 
-    def _judge(self, served: ServedClass, trial: Trial, eager: Callable[[], Any]) -> Any:
+    def _renewed(self, served: ServedClass) -> None:
+        reason = served.runner.take_renewed()
+        self.family.events.emit("weights.changed", self.name, reason)
+        if served.watcher is not None:
+            served.watcher.changed(reason)
+
+    def _judge(self, served: ServedClass, trial: Trial, eager: Callable[[], Any]) -> _Own:
         """The module's own answer to the first call of a class, which serves from now on or never again."""
         own, difference = trial.judge(eager)
         served.proven = not difference
-        judged, served.judged = served.judged, None
-        if judged is not None:
-            judged(served.proven, difference)
-        if served.proven:
-            return own
-        reason = f"the captured program answers otherwise than the module: {difference}"
-        self.family.events.emit("capture.differs", self.name, difference)
-        self.table.drop(served, reason)
-        if self.config.strict:
-            raise ExecutionError(f"{self.name}: {reason}")
-        return _Disproved(own)
+        if difference:
+            reason = f"the captured program answers otherwise than the module: {difference}"
+            self.family.events.emit("capture.differs", self.name, difference)
+            self.table.drop(served, reason)
+            if self.config.strict:
+                raise ExecutionError(f"{self.name}: {reason}")
+        return _Own(own)
+
+    def _shadow(self, shadow: Shadow, call: Call, eager: Callable[[], Any]) -> _Own | Miss:
+        """The module's own answer to a call that a candidate answered, too; whether they are alike is told to who asked."""
+        try:
+            trial = _begin_trial(shadow.candidate, call)
+        except HotfuseError as error:
+            shadow.report(False, str(error))
+            return Miss("")
+        if isinstance(trial, Miss):
+            return trial
+        own, difference = trial.judge(eager)
+        shadow.report(not difference, difference)
+        return _Own(own)
 
     def _miss(self, why: str) -> None:
         if why:
@@ -243,10 +270,18 @@ class Controller:
 _NOTHING = Miss("nothing captured fits this call")
 
 
-class _Disproved(NamedTuple):
-    """The module's answer to a call that the captured program answers otherwise."""
+class _Answer(NamedTuple):
+    """A class's answer; `watched` if how long it took is wanted."""
 
-    own: Any
+    value: Any
+    served: ServedClass
+    watched: bool
+
+
+class _Own(NamedTuple):
+    """The module's answer to a call that a captured program answered as well."""
+
+    value: Any
 
 
 def _begin_trial(served: ServedClass, call: Call) -> Trial | Miss:

@@ -14,7 +14,7 @@ A result that breaks the rule gets a second look, at what is no fault of a kerne
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,13 +73,26 @@ class Outcome:
     seconds: float = 0.0
 
 
+Run = Callable[[Values], Outcome]  # a unit's programs, run on contiguous values for what they read
+
+
 def prove_unit(subject: Subject, values: Values, driver: Driver, threads: int) -> Outcome:
     """Whether a unit's kernels are right on these values. Time is that of the faster run."""
+    return prove_runs(
+        subject,
+        values,
+        lambda reads: run_kernels(subject, reads, driver, 1, NAN_BYTES),
+        lambda reads: run_kernels(subject, reads, driver, threads, LARGE_BYTES),
+    )
+
+
+def prove_runs(subject: Subject, values: Values, run: Run, run_otherwise: Run) -> Outcome:
+    """The same for any two ways to run a unit's programs."""
     reads = {name: NUMPY.contiguous(values[name]) for name in subject.reads}
-    one = run_kernels(subject, reads, driver, 1, NAN_BYTES)
+    one = run(reads)
     if one.reason:
         return one
-    all_ = run_kernels(subject, reads, driver, threads, LARGE_BYTES)
+    all_ = run_otherwise(reads)
     if all_.reason:
         return all_
     seconds = min(one.seconds, all_.seconds)
@@ -87,19 +100,23 @@ def prove_unit(subject: Subject, values: Values, driver: Driver, threads: int) -
         if not same_bytes(one.results[name], all_.results[name]):
             reason = "two runs differ: an element is not written, or depends on threads, or on memory beside the inputs"
             return Outcome(reason=reason, what=name, seconds=seconds)
-    what, verdict = judge_results(subject, one.results, values, driver)
+    what, verdict = judge_results(subject, one.results, values, run)
     for other in other_inputs(reads, {node.op for node in subject.nodes}):
         if verdict:
-            found, made = _run_on(subject, values, other, driver)
-            verdict = Verdict(False, found.reason) if found.reason else judge_results(subject, found.results, made, driver)[1]
+            found, made = _run_on(subject, values, other, run)
+            verdict = Verdict(False, found.reason) if found.reason else judge_results(subject, found.results, made, run)[1]
     return Outcome(one.results, verdict.reason, what, seconds)
 
 
-def _run_on(subject: Subject, values: Values, reads: Values, driver: Driver) -> tuple[Outcome, Values]:
+def _run_on(subject: Subject, values: Values, reads: Values, run: Run) -> tuple[Outcome, Values]:
     """A run on other contiguous values for what kernels read, and the values that tier 0 computes from those."""
-    found = run_kernels(subject, reads, driver, 1, NAN_BYTES)
+    return run(reads), values_on(subject, values, reads)
+
+
+def values_on(subject: Subject, values: Values, reads: Values) -> Values:
+    """What tier 0 computes where the kernels would read other values."""
     fixed = {name: values[name] for name in subject.needs}
-    return found, run_nodes((*subject.views, *subject.nodes), {**fixed, **reads})
+    return run_nodes((*subject.views, *subject.nodes), {**fixed, **reads})
 
 
 def run_kernels(subject: Subject, reads: Values, driver: Driver, threads: int, byte: int) -> Outcome:
@@ -132,7 +149,7 @@ def same_bytes(a: Array, b: Array) -> bool:
     )
 
 
-def judge_results(subject: Subject, results: Values, values: Values, driver: Driver) -> tuple[str, Verdict]:
+def judge_results(subject: Subject, results: Values, values: Values, run: Run) -> tuple[str, Verdict]:
     """Each result by its rule: what was looked at and which rule it is held to, and the first verdict that is not good."""
     given = {name: values[name] for name in subject.given}
     exact: Values | None = None
@@ -148,7 +165,7 @@ def judge_results(subject: Subject, results: Values, values: Values, driver: Dri
         if not verdict and has_branches(subject.nodes, values):
             verdict = judge(rule, ours, *_nearest_sides(subject, ours, original, truth, name, values))
         if not verdict and rule.ulp is None and (ours.shape or (1,))[-1] < SHORT:
-            verdict = _over_many_runs(subject, name, rule, values, driver)
+            verdict = _over_many_runs(subject, name, rule, values, run)
         if not verdict:
             return looked[-1], verdict
     return ", ".join(looked), GOOD
@@ -167,13 +184,13 @@ def _nearest_sides(
     return original, exact
 
 
-def _over_many_runs(subject: Subject, name: str, rule: Rule, values: Values, driver: Driver) -> Verdict:
+def _over_many_runs(subject: Subject, name: str, rule: Rule, values: Values, run: Run) -> Verdict:
     """The float64 rule over as many runs as a row of fair length has elements, for each place of the result."""
     reads = {n: NUMPY.contiguous(values[n]) for n in subject.reads}
     columns: list[tuple[Array, Array, Array]] = []
     for seed in range(SHORT):
         rng = np.random.default_rng(seed)
-        found, original = _run_on(subject, values, {n: stirred(a, rng) for n, a in reads.items()}, driver)
+        found, original = _run_on(subject, values, {n: stirred(a, rng) for n, a in reads.items()}, run)
         if found.reason:
             return Verdict(False, found.reason)
         exact = exact_values(subject.nodes, {n: original[n] for n in subject.given}, original)

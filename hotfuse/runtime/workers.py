@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.errors import WorkerError
 from hotfuse.locks import make_lock
-from hotfuse.runtime.child import DIED, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve
+from hotfuse.right_of_way import RIGHT_OF_WAY
+from hotfuse.runtime import faults
+from hotfuse.runtime.child import DIED, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
+from hotfuse.stress import CALM, Stress
 
 FORKED, CLOSED = "forked", "closed"  # causes of errors beside those of `child`: nobody will work on the job
 DEADLY = (DIED, MEMORY, NONSENSE, TIMEOUT)  # causes that cost a child its life
@@ -39,7 +43,8 @@ LONGEST_REST_S = 30.0
 @dataclass(frozen=True, eq=False)
 class Job:
     """`make` returns the request as bytes, `read` makes of the answer's what `finish` takes, `serve` answers what the child
-    asks meanwhile. All are called by a worker's thread; `finish` gets an error where there is no answer."""
+    asks meanwhile. All are called by a worker's thread; `finish` gets an error where there is no answer. Under `stress` a job
+    may take longer, or fail on purpose."""
 
     label: str
     make: Callable[[], bytes]
@@ -48,6 +53,7 @@ class Job:
     memory_bytes: int
     serve: Serve | None = None
     read: Callable[[bytes], Any] = bytes
+    stress: Stress = CALM
 
 
 Jobs = queue.SimpleQueue[Job | None]  # None ends a worker
@@ -69,8 +75,10 @@ class Worker:
         idle_s: float = IDLE_S,
         jobs: Jobs | None = None,
         done: Callable[[Job, Any], None] = finish,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.jobs: Jobs = queue.SimpleQueue() if jobs is None else jobs
+        self._numbers = itertools.count(1) if numbers is None else numbers
         self.process: ChildProcess | None = None
         self._start, self._idle_s, self._done = start, idle_s, done
         threading.Thread(target=self._work, name=name, daemon=True).start()
@@ -91,15 +99,29 @@ class Worker:
             self._rest()
             return False
         try:
-            request = job.make()
-            if self.process is None or not self.process.alive:
-                self._rest()
-                self.process = self._start()
-            result = self._read(job, self.process, self.process.ask(request, job.timeout_s, job.memory_bytes, job.serve))
+            with RIGHT_OF_WAY.behind():
+                request = job.make()
+                if self.process is None or not self.process.alive:
+                    self._rest()
+                    self.process = self._start()
+                result = self._read(job, self.process, self._ask(job, self.process, request))
         except BaseException as error:  # this thread serves every model of the process and must go on
             result = error.with_traceback(None)  # which would hold this frame, and the job
         self._done(job, result)
         return True
+
+    def _ask(self, job: Job, process: ChildProcess, request: bytes) -> bytes:
+        stress, limit_s, limit_bytes = job.stress, job.timeout_s, job.memory_bytes
+        if stress.slow_compile:
+            time.sleep(stress.slow_compile / 1000)
+        fault = stress.fault(next(self._numbers)) if stress.fail_compile_every else ""
+        if fault:
+            request = faults.request_of(fault)
+        if fault == "hang":
+            limit_s = min(limit_s, faults.HANG_S)
+        if fault == "memory":
+            limit_bytes = min(limit_bytes, resident_bytes(process.pid) + faults.ROOM_BYTES)
+        return process.ask(request, limit_s, limit_bytes, job.serve)
 
     def _read(self, job: Job, process: ChildProcess, body: bytes) -> Any:
         try:
@@ -130,6 +152,7 @@ class Pool:
         self._module, self._size, self._arguments, self._name = module, size, arguments, name
         self._idle_s, self._first_rest_s = idle_s, first_rest_s
         self._lock = make_lock()
+        self._numbers = itertools.count(1)  # of jobs under stress; its next is one step
         self._begin()
         _POOLS.add(self)
 
@@ -158,7 +181,7 @@ class Pool:
         if len(self._workers) < min(self._size, len(self._unfinished)):
             try:
                 name = f"hotfuse-worker-{len(self._workers)}"
-                self._workers.append(Worker(name, self._start, self._idle_s, self._jobs, self._finish))
+                self._workers.append(Worker(name, self._start, self._idle_s, self._jobs, self._finish, self._numbers))
             except RuntimeError as error:  # no more threads
                 return None if self._workers else WorkerError(f"no {self._name} can be started: {error}", START)
         return None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from hotfuse.adaptive.json_form import from_json, to_json
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.memory import read_memory, write_memory
 from hotfuse.adaptive.message import (
@@ -36,6 +34,7 @@ from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split
 from hotfuse.errors import VerifyError
+from hotfuse.ir.record_form import read_record, write_record
 from tests.adaptive.story import Story, kinds, serving_generic
 
 GENERIC = Generic()
@@ -377,13 +376,13 @@ def test_a_long_story_of_a_compiler_is_cut() -> None:
     story = Story()
     story.call()
     story.tell(BuildFailed(0.0, GENERIC, story.last(Build).attempt, "x" * 10**6, False))
-    assert len(json.dumps(to_json(story.state))) < 5000
+    assert len(write_record(story.state)) < 5000
 
 
 def test_a_state_reads_back_as_it_was_and_goes_on_alike() -> None:
     story = serving_generic()
     story.call("8", tier=1)
-    state = from_json(State, json.loads(json.dumps(to_json(story.state))))
+    state = read_record(State, write_record(story.state))
     assert state == story.state
     build = story.last(Build)
     event = Built(0.0, build.target, build.attempt, 1, 0.1)

@@ -3,7 +3,6 @@ broken: each of the defects planted here breaks one."""
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 from dataclasses import replace
@@ -18,7 +17,6 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 import hotfuse.adaptive.machine
-from hotfuse.adaptive.json_form import from_json, to_json
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.message import (
     Build,
@@ -41,6 +39,7 @@ from hotfuse.adaptive.message import (
 )
 from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
+from hotfuse.ir.record_form import read_record, write_record
 from tests.adaptive.laws import Witness
 from tests.adaptive.story import Job, good_answer
 
@@ -211,10 +210,10 @@ class Traffic(RuleBasedStateMachine):
         self.witness.replays()
         if self.machine is MACHINE:
             state = self.witness.state
-            assert from_json(State, json.loads(json.dumps(to_json(state)))) == state
+            assert read_record(State, write_record(state)) == state
             for event, decided in self.witness.history[-20:]:
-                assert from_json(Event, json.loads(json.dumps(to_json(event)))) == event
-                assert all(from_json(Decision, json.loads(json.dumps(to_json(d)))) == d for d in decided)
+                assert read_record(Event, write_record(event)) == event
+                assert all(read_record(Decision, write_record(d)) == d for d in decided)
 
 
 def run(machine: Any, examples: int, steps: int, phases: tuple[Phase, ...] = (Phase.generate, Phase.shrink)) -> None:

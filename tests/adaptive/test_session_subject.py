@@ -20,8 +20,13 @@ import pytest
 
 import hotfuse
 from hotfuse.adaptive import controller as controllers
+from hotfuse.adaptive.background import BACKGROUND
+from hotfuse.adaptive.lineup import composed
+from hotfuse.adaptive.message import Spotted
+from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
 from hotfuse.runtime.build_jobs import BuildReply
+from hotfuse.runtime.serving import Turn
 from hotfuse.runtime.session import Session
 
 Array = np.ndarray[Any, Any]
@@ -86,8 +91,8 @@ def test_kernels_come_by_themselves(session: Session) -> None:
     np.testing.assert_allclose(y, want(feed()), rtol=1e-4, atol=1e-7)
     assert not is_fused(session)
     serve(session, lambda: is_fused(session))
-    kinds = [e.kind for e in session.events.of("tier")]
-    assert kinds[:4] == ["tier.build", "tier.prove", "tier.shadow", "tier.publish"]
+    kinds = [e.kind.removeprefix("tier.") for e in session.events.of("tier")]
+    assert kinds[:7] == ["build", "built", "prove", "proved", "shadow", "shadowed", "publish"]
     for rows in (1, 7, 96, 200):
         np.testing.assert_allclose(session.run(None, {"x": feed(rows)})[0], want(feed(rows)), rtol=1e-4, atol=1e-7)
     assert "generated kernels" in session.report().why
@@ -140,8 +145,8 @@ def wrong(reply: BuildReply, which: str) -> BuildReply:
 def test_a_wrong_kernel_never_serves_and_the_rest_does(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     original = controllers.Controller._built
 
-    def built(self: Any, decision: Any, result: Any) -> None:
-        original(self, decision, wrong(result, "rows"))
+    def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
+        original(self, decision, sizes, wrong(result, "rows"))
 
     monkeypatch.setattr(controllers.Controller, "_built", built)
     serve(session, lambda: is_fused(session))
@@ -153,8 +158,9 @@ def test_a_wrong_kernel_never_serves_and_the_rest_does(session: Session, monkeyp
 
 @pytest.mark.parametrize("fault", ["raise", "refuse"])
 def test_a_build_that_fails_costs_an_event(session: Session, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    def fail(self: Any, decision: Any, result: Any) -> None:
-        original(self, decision, WorkerError("the build worker died (Segmentation fault)", "died") if fault == "raise" else 3)
+    def fail(self: Any, decision: Any, sizes: Any, result: Any) -> None:
+        error = WorkerError("the build worker died (Segmentation fault)", "died")
+        original(self, decision, sizes, error if fault == "raise" else 3)
 
     original = controllers.Controller._built
     monkeypatch.setattr(controllers.Controller, "_built", fail)
@@ -232,16 +238,83 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
     reports: list[tuple[bool, str]] = []
     subject: Any = session.observer
     candidate = session.serving(session._executor, 1, "candidate")
-    subject.shadow(candidate, lambda ok, reason: reports.append((ok, reason)))
+
+    def shadow() -> Turn:
+        subject.shadow(candidate, None, lambda ok, reason: reports.append((ok, reason)))
+        return Turn(session.base, candidate)
+
+    shadow()
     own = session.run(None, {"x": feed()})
     assert reports == [(True, "")]
     for results, told in ((DimError("other sizes"), []), (ValueError("broken"), [(False, "ValueError: broken")])):
         reports.clear()
-        subject.shadow(candidate, lambda ok, reason: reports.append((ok, reason)))
-        subject.shadowed(candidate, [feed()], own, results)
+        subject.compared(shadow(), [feed()], own, results)
         assert reports == told
     reports.clear()
-    subject.shadow(candidate, lambda ok, reason: reports.append((ok, reason)))
-    subject.shadowed(candidate, [feed()], own, [own[0] + 1])
+    subject.compared(shadow(), [feed()], own, [own[0] + 1])
     assert not reports[0][0]
     assert "elements differ" in reports[0][1]
+
+
+def rules(session: Session, **changes: Any) -> None:
+    """Other numbers for a session's tier machine."""
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    controller._state = replace(controller._state, rules=replace(controller._state.rules, **changes))
+
+
+def lineup(session: Session) -> tuple[Target, ...]:
+    return session.observer.controller._serving  # type: ignore[union-attr, no-any-return]
+
+
+def test_a_hot_shape_gets_kernels_of_its_own(session: Session) -> None:
+    rules(session, baked_gain=10.0, judge_s=1e9)
+    serve(session, lambda: len(lineup(session)) > 1)
+    assert lineup(session) == (Generic(), Baked("((96, 512),)"))
+    binder: Any = session.best.executor._binder
+    assert list(binder.special) == [(("n", 96),)]
+    for rows in (1, 95, 96, 97):
+        np.testing.assert_allclose(session.run(None, {"x": feed(rows)})[0], want(feed(rows)), rtol=1e-4, atol=1e-7)
+    serve(session, lambda: session.events.of("tier.measured"))
+
+
+def unit_names(session: Session) -> list[str]:
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    return [unit.name for unit in composed([controller._made[t] for t in lineup(session)]).units]
+
+
+@pytest.mark.parametrize("kind", [Merged, Split])
+def test_units_are_edited_and_an_edit_that_does_not_pay_goes_again(session: Session, kind: Any) -> None:
+    serve(session, lambda: is_fused(session))
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    before = unit_names(session)
+    build = controller._made[Generic()].build
+    edit = Merged(build.joints[0].groups) if kind is Merged else Split((build.joints[0].groups[0],))
+    rules(session, build_share=0.0, keep_share=0.0)
+
+    def spot() -> None:
+        controller._tell(Spotted(time.monotonic(), edit, 10.0))
+
+    BACKGROUND.post(spot)
+    serve(session, lambda: edit in lineup(session) or session.events.of("tier.measured"))
+    deadline = time.monotonic() + 60
+    while not any(e.subject == str(edit) for e in session.events.of("tier.measured")) and time.monotonic() < deadline:
+        serve(session, lambda: True)
+        session.run(None, {"x": feed()})
+    (measured,) = [e for e in session.events.of("tier.measured") if e.subject == str(edit)]
+    pays = measured.data["base_seconds"] - measured.data["seconds"] > measured.data["spread_s"]
+    deadline = time.monotonic() + 5
+    while (edit in lineup(session)) != pays and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (edit in lineup(session)) == pays
+    assert (unit_names(session) == before) == (not pays)
+    serve(session, lambda: True)
+
+
+def test_an_edit_that_cannot_be_had_is_never_asked_for_again(session: Session) -> None:
+    serve(session, lambda: is_fused(session))
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    rules(session, build_share=0.0, keep_share=0.0)
+    nobody = Split(("nobody",))
+    BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), nobody, 10.0)))
+    serve(session, lambda: session.events.of("tier.buildfailed"))
+    serve(session, lambda: controller.state.memory.of(nobody).barred)

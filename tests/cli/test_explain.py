@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
+from hotfuse.cli import story as told
 from hotfuse.cli.explain import explanation, layer_of
 from hotfuse.cli.main import main
 from hotfuse.ir.builder import GraphBuilder
@@ -96,3 +97,51 @@ def test_an_opaque_operator_that_is_named_like_one_of_ours_is_told_apart() -> No
     (y,) = builder.add_node("onnx_op", [x], attrs, outputs=1, types=[tensor(F32, 4)])
     found = explanation(builder.build([builder.add("tanh", y)]), {})
     assert {row["name"]: row["opaque"] for row in found["operators"]} == {"relu": True, "tanh": False}
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are there with the first call, and nobody waits for more."""
+    monkeypatch.setenv("HOTFUSE_TIER", "1")
+    monkeypatch.setenv("HOTFUSE_WAIT", "1")
+    monkeypatch.setattr(told, "QUIET_S", 0.0)
+
+
+@pytest.mark.usefixtures("native")
+def test_stories_are_listed_and_told(model: str) -> None:
+    listed = explain(model, "--dim", "batch=4", "--story")
+    assert listed["settled"]
+    fused = [s for s in listed["subgraphs"] if s["subgraph"]["kind"] == "fused"]
+    (first,) = [s for s in fused if "relu" in s["subgraph"]["operators"]]
+    assert [s["state"] for s in listed["subgraphs"] if s["subgraph"]["operators"] == ["Binarizer"]] == ["serves"]
+    for id in (first["subgraph"]["id"][:6], first["subgraph"]["nodes"][-1]):
+        (one,) = explain(model, "--story", id)["subgraphs"]
+        assert one["subgraph"] == first["subgraph"]
+        assert [c["kind"] for c in one["chapters"]] == ["native.made"]
+        shown = CliRunner().invoke(main, ["explain", model, "--story", id]).output
+        assert all(text in shown for text in ("made from", "object code", "native.made", "/encoder/layer.0/Relu"))
+
+
+@pytest.mark.usefixtures("native")
+def test_where_no_story_fits_all_are_listed(model: str) -> None:
+    result = CliRunner().invoke(main, ["explain", model, "--story", "nothing"])
+    assert result.exit_code == 1
+    assert "there is no subgraph 'nothing'" in result.stderr
+    assert "Binarizer" in result.stdout
+
+
+@pytest.mark.usefixtures("native")
+def test_an_exported_program_has_stories(tmp_path: Path) -> None:
+    import torch
+
+    path = str(tmp_path / "model.pt2")
+    torch.export.save(
+        torch.export.export(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), (torch.ones(2, 4),)), path
+    )
+    found = explain(path, "--story")["subgraphs"]
+    assert [s["state"] for s in found if s["subgraph"]["kind"] == "fused"] == ["serves"]
+
+
+def test_a_model_is_called_no_longer_than_allowed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told, "QUIET_S", 60.0)
+    assert not explain(model, "--story", "--seconds", "0.1")["settled"]

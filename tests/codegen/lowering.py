@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hotfuse.codegen import interpret
-from hotfuse.codegen.lower import Recipe, lower
+from hotfuse.codegen.lower import lower
 from hotfuse.codegen.native_form import native_graph
+from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile_check import check
 from hotfuse.config import Config
 from hotfuse.fusion.chains import make_chains
@@ -23,7 +24,7 @@ from hotfuse.ir.plan import trivial_plan
 from hotfuse.ir.types import TensorType, Type, numel
 from hotfuse.numerics import close_to_exact
 from hotfuse.passes.hoist import Hoisted
-from hotfuse.runtime.build import build_hoisted
+from hotfuse.runtime.building import build_hoisted
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY

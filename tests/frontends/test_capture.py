@@ -22,9 +22,10 @@ from hotfuse.errors import CaptureError
 from hotfuse.frontends import torch_code_record
 from hotfuse.frontends.torch_attempt import attempts
 from hotfuse.frontends.torch_code_record import CodeRecord
+from hotfuse.frontends.torch_program import Trace
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
-from hotfuse.frontends.torch_trace import Trace, trace
+from hotfuse.frontends.torch_trace import trace
 from hotfuse.passes import optimize
 from hotfuse.runtime import torch_capture
 from hotfuse.runtime.child_main import NICE

@@ -14,7 +14,8 @@ import hotfuse
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.ir.graph import Graph
-from hotfuse.runtime.build import Build, make_build, skeleton
+from hotfuse.runtime.build import Build, skeleton
+from hotfuse.runtime.building import make_build
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import Workshop
 

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,16 @@ from hotfuse.ir.types import BF16, F16, F32, F64, I64, TensorType, tensor
 from hotfuse.runtime import proof
 from hotfuse.runtime.exact import exact_values, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
-from hotfuse.runtime.proof import UnitVerdict, prove
+from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_inputs import at_other_sizes, shuffled
-from hotfuse.runtime.unit_proof import Outcome, Subject, judge_results
+from hotfuse.runtime.unit_proof import Outcome, Subject, judge_results, run_kernels
 from hotfuse.runtime.unit_rule import BITS, EQUAL, Rule, judge, rule_of
+from hotfuse.runtime.verdict import UnitVerdict
 from tests.codegen.lowering import Make, graph_of
 from tests.runtime.mutants import mutants, planted
 from tests.runtime.proof_models import CONFIG, SIZES, TEXTS, Array, Built, built, from_graph
 
-NO_DRIVER: Any = None  # where no kernel runs
+NO_RUN: Any = None  # where no kernel runs
 
 
 @pytest.fixture(name="models", scope="module")
@@ -294,14 +296,14 @@ def test_where_rounding_decides_either_side_is_right(op: str) -> None:
         op, (np.array([1]), np.array([2]))
     )
     for side in (low, high, values[name]):
-        assert judge_results(subject, {name: side}, values, NO_DRIVER)[1]
+        assert judge_results(subject, {name: side}, values, NO_RUN)[1]
     wrong = low.copy()
     if op == "greater":
         values["x"] = values["x"] + np.float32(1)  # no branch point any more
         values = run_nodes(subject.nodes, values)
     else:
         wrong[0, ...] = 0 if op == "argmax" else wrong[0] - 1
-    assert not judge_results(subject, {name: wrong}, values, NO_DRIVER)[1]
+    assert not judge_results(subject, {name: wrong}, values, NO_RUN)[1]
 
 
 def test_bad_luck_in_a_short_row_is_told_from_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,8 +327,9 @@ def test_bad_luck_in_a_short_row_is_told_from_a_bias(monkeypatch: pytest.MonkeyP
     (name,) = good.writes
     unlucky = (exact_values(good.nodes, {"x": feeds["x"]}, values)[name] * (1 + 8e-7)).astype(np.float32)
     assert not judge(rule_of(good.nodes, values, name), unlucky, values[name], values[name].astype(np.float64))
-    assert judge_results(good, {name: unlucky}, values, driver)[1]
-    assert not judge_results(bad, {name: unlucky}, values, driver)[1]
+    for subject, is_right in ((good, True), (bad, False)):
+        run = partial(run_kernels, subject, driver=driver, threads=1, byte=NAN_BYTES)
+        assert judge_results(subject, {name: unlucky}, values, run)[1].ok == is_right
 
 
 def test_units_in_the_last_place_are_counted_from_the_exact_result() -> None:
@@ -447,5 +450,5 @@ def test_results_of_bools_are_compared_as_bytes() -> None:
     subject, values = subject_of(lambda b, x: b.add("greater", x, b.constant(np.float32(0))), x=np.ones((2, 3), np.float32))
     (name,) = subject.writes
     odd = np.full((2, 3), 0xFF, np.uint8).view(np.bool_)
-    assert judge_results(subject, {name: values[name]}, values, NO_DRIVER)[1]
-    assert not judge_results(subject, {name: odd}, values, NO_DRIVER)[1]
+    assert judge_results(subject, {name: values[name]}, values, NO_RUN)[1]
+    assert not judge_results(subject, {name: odd}, values, NO_RUN)[1]

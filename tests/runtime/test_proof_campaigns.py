@@ -15,7 +15,8 @@ import pytest
 import hotfuse
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.errors import DimError, HotfuseError
-from hotfuse.runtime.proof import UnitVerdict, prove
+from hotfuse.runtime.proof import prove
+from hotfuse.runtime.verdict import UnitVerdict
 from tests.fuzz.onnx_models import make
 from tests.runtime import mutants as planting
 from tests.runtime.mutants import CAUGHT, Fate, fate_of, mutants

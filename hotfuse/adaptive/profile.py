@@ -1,0 +1,243 @@
+"""Profile: what a model's calls were made of of late: traces, how often each unit ran and what it took, and what follows what.
+
+    counts of all calls, by plan and form  +  traces of some  ->  Use of every unit, Chains of units and of plans
+
+A plan is whatever answers calls, by an id that its owner gives it. Traces are few (`Sampling`); all calls are counted, so a
+unit ran as often as its plan was called. Calls of a form that was never traced are taken to run what others of the plan run.
+
+State: the last traces, bounded in number and bytes; for each of the last plans and forms a count and the times of its traces. A
+lock guards it, and may be waited for: callers' threads are never here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from hotfuse.adaptive.json_form import to_json
+from hotfuse.adaptive.order import Chain, Order, make_chains
+from hotfuse.locks import make_lock
+from hotfuse.runtime.trace import Piece, PieceTime, Trace
+
+HALF_LIFE_S = 60.0
+TRACES, TRACE_BYTES = 256, 1 << 20
+FORMS = 64  # of all plans
+OTHERS = "other forms"
+TIMES = 16  # kept of each form: the median of these is what a piece takes
+
+
+@dataclass(frozen=True)
+class Use:
+    """One unit of a plan. `count` is of all calls; `recent` counts those long ago less, and so does `spent_s`. The rest is of
+    one run: the median of the last traces, over forms by how recent their calls are. Rates are of all threads together."""
+
+    plan: str
+    unit: str
+    kind: str
+    kernels: int
+    count: int
+    recent: float
+    traced: int
+    spent_s: float
+    share: float  # of the plan's time
+    seconds: float
+    busy_s: float
+    waiting_s: float
+    threads: int
+    tasks: int
+    flops: float
+    bytes_moved: float
+    gflops_per_s: float
+    gbytes_per_s: float
+
+
+@dataclass
+class _Form:
+    """Calls of one form of a plan. `pieces` are those of its last trace."""
+
+    count: int = 0
+    recent: float = 0.0
+    seconds: float = 0.0
+    at_s: float = 0.0
+    pieces: tuple[Piece, ...] = ()
+    traced: int = 0
+    times: deque[tuple[PieceTime, ...]] = field(default_factory=lambda: deque(maxlen=TIMES))
+
+    def fade(self, now_s: float, half_life_s: float) -> None:
+        self.recent *= 0.5 ** (max(0.0, now_s - self.at_s) / half_life_s)
+        self.at_s = max(now_s, self.at_s)
+
+
+class Profile:
+    """Of one model. `order` takes note of calls, in callers' threads, where there are several plans."""
+
+    def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
+        self._half_life_s = half_life_s
+        self._forms: OrderedDict[tuple[str, str], _Form] = OrderedDict()
+        self._traces: deque[Trace] = deque()
+        self._bytes = 0
+        self.order = Order(half_life_s)
+        self._lock = make_lock()
+
+    def count(self, plan: str, form: str, calls: int, seconds: float, now_s: float) -> None:
+        """Calls of a form were answered by a plan, in so many seconds."""
+        with self._lock:
+            known = self._form(plan, form, now_s)
+            known.count += calls
+            known.recent += calls
+            known.seconds += seconds
+
+    def add(self, trace: Trace, now_s: float) -> None:
+        """A call was traced. It is not counted."""
+        with self._lock:
+            known = self._form(trace.plan, trace.form, now_s)
+            if known.pieces != trace.pieces:  # the plan's id was another plan's before, or it was bound anew
+                known.pieces, known.traced = trace.pieces, 0
+                known.times.clear()
+            known.traced += 1
+            known.times.append(trace.times)
+            self._traces.append(trace)
+            self._bytes += trace.size_bytes
+            while len(self._traces) > TRACES or self._bytes > TRACE_BYTES:
+                self._bytes -= self._traces.popleft().size_bytes
+
+    def forget(self, plan: str) -> None:
+        """A plan that answers no more: what replaces it may have its id."""
+        with self._lock:
+            for key in [key for key in self._forms if key[0] == plan]:
+                del self._forms[key]
+
+    def _form(self, plan: str, form: str, now_s: float) -> _Form:
+        known = self._forms.setdefault((plan, form), _Form(at_s=now_s))
+        known.fade(now_s, self._half_life_s)
+        self._forms.move_to_end((plan, form))
+        while len(self._forms) > FORMS:
+            self._merge_oldest(now_s)
+        return known
+
+    def _merge_oldest(self, now_s: float) -> None:
+        """Count the form that was longest ago among `OTHERS` of its plan; if all are such, a plan goes."""
+        plan, form = next((key for key in self._forms if key[1] != OTHERS), next(iter(self._forms)))
+        oldest = self._forms.pop((plan, form))
+        if form == OTHERS:
+            return
+        oldest.fade(now_s, self._half_life_s)
+        others = self._forms.setdefault((plan, OTHERS), _Form(at_s=now_s))
+        others.fade(now_s, self._half_life_s)
+        others.count += oldest.count
+        others.recent += oldest.recent
+        others.seconds += oldest.seconds
+
+    # what it tells
+
+    def calls(self, plan: str) -> tuple[int, float]:
+        """How many calls a plan answered, and in how many seconds."""
+        with self._lock:
+            mine = [form for (owner, _), form in self._forms.items() if owner == plan]
+            return sum(form.count for form in mine), sum(form.seconds for form in mine)
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The last ones, the oldest first."""
+        with self._lock:
+            return tuple(self._traces)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the traces take."""
+        return self._bytes
+
+    def uses(self, now_s: float) -> tuple[Use, ...]:
+        """Every unit of every plan that was traced, what most time is spent on first."""
+        found = [use for plan, forms in self._plans(now_s).items() for use in _uses(plan, forms)]
+        return tuple(sorted(found, key=lambda use: -use.spent_s))
+
+    def chains(self, now_s: float) -> tuple[Chain, ...]:
+        """What directly follows what, within plans and among them, the most frequent first."""
+        found = [chain for plan, forms in self._plans(now_s).items() for chain in make_chains(plan, _unit_pairs(forms))]
+        with self._lock:
+            pairs = self.order.collect(now_s)
+        return tuple(sorted((*found, *make_chains("", pairs)), key=lambda chain: -chain.recent))
+
+    def _plans(self, now_s: float) -> dict[str, list[_Form]]:
+        """The forms of each plan as they are now. Those that were not traced have the pieces and times of the last that was."""
+        with self._lock:
+            plans: dict[str, list[_Form]] = {}
+            for (plan, _), form in self._forms.items():
+                form.fade(now_s, self._half_life_s)
+                copy = _Form(form.count, form.recent, form.seconds, now_s, form.pieces, form.traced, deque(form.times))
+                plans.setdefault(plan, []).append(copy)
+        for forms in plans.values():
+            model = next((form for form in reversed(forms) if form.pieces), None)
+            for form in forms:
+                if model is not None and not form.pieces:
+                    form.pieces, form.times = model.pieces, model.times
+        return plans
+
+    def to_json(self, now_s: float) -> dict[str, object]:
+        """All of it, as what `json.dumps` takes."""
+        return {name: [to_json(record) for record in records] for name, records in (
+            ("units", self.uses(now_s)), ("chains", self.chains(now_s)), ("traces", self.traces)
+        )}  # fmt: skip
+
+
+def _uses(plan: str, forms: Iterable[_Form]) -> Iterator[Use]:
+    """Of the units of one plan."""
+    runs: dict[str, list[tuple[_Form, int]]] = {}
+    for form in forms:
+        for place, piece in enumerate(form.pieces):
+            runs.setdefault(piece.unit, []).append((form, place))
+    spent = {unit: sum(form.recent * _typical(form, place).seconds for form, place in of) for unit, of in runs.items()}
+    total = sum(spent.values())
+    for unit, of in runs.items():
+        weights = [form.recent for form, _ in of]
+        if not any(weights):  # traced before any call was counted
+            weights = [1.0] * len(of)
+        each = [w / sum(weights) for w in weights]
+        pieces, times = [form.pieces[place] for form, place in of], [_typical(form, place) for form, place in of]
+        seconds = sum(w * t.seconds for w, t in zip(each, times, strict=True))
+        flops = sum(w * p.flops for w, p in zip(each, pieces, strict=True))
+        moved = sum(w * p.bytes_moved for w, p in zip(each, pieces, strict=True))
+        yield Use(
+            plan,
+            unit,
+            pieces[-1].kind,
+            pieces[-1].kernels,
+            sum(form.count for form, _ in of),
+            sum(form.recent for form, _ in of),
+            sum(form.traced for form, _ in of),
+            spent[unit],
+            spent[unit] / total if total else 0.0,
+            seconds,
+            sum(w * t.busy_s for w, t in zip(each, times, strict=True)),
+            sum(w * t.waiting_s for w, t in zip(each, times, strict=True)),
+            max(t.threads for t in times),
+            max(p.tasks for p in pieces),
+            flops,
+            moved,
+            flops / seconds / 1e9 if seconds else 0.0,
+            moved / seconds / 1e9 if seconds else 0.0,
+        )
+
+
+def _typical(form: _Form, place: int) -> PieceTime:
+    """What a piece takes: medians, since whoever loses its core amid a call tells nothing of the piece."""
+    found = [times[place] for times in form.times]
+    return PieceTime(
+        median(t.seconds for t in found),
+        median(t.busy_s for t in found),
+        median(t.waiting_s for t in found),
+        max(t.threads for t in found),
+    )
+
+
+def _unit_pairs(forms: Iterable[_Form]) -> Mapping[tuple[str, str], float]:
+    pairs: dict[tuple[str, str], float] = {}
+    for form in forms:
+        units = [piece.unit for piece in form.pieces]
+        for pair in pairwise(units):
+            pairs[pair] = pairs.get(pair, 0.0) + form.recent
+    return pairs

@@ -1,0 +1,27 @@
+"""Recipes: what a graph's kernels are applied to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.ir.dim import Dim
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A program, and what it is applied to: the graph's values for its arguments and the graph's dims for its sizes."""
+
+    program: TileProgram
+    arguments: tuple[str, ...]
+    sizes: tuple[Dim, ...]
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        kinds = [b.kind for b in self.program.arguments]
+        return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "output")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        kinds = [b.kind for b in self.program.arguments]
+        return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "input")

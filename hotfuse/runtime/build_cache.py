@@ -1,0 +1,142 @@
+"""Builds and proofs in the disk cache: a process that finds both lowers nothing, compiles nothing and proves nothing again.
+
+    build   known by its skeleton and all else that is asked, the machine, and the sources that it follows from
+    proof   known by the build with its code, the contents of the weights, the machine, and those sources
+
+Asking starts no process and loads no LLVM; what is not there is built and proved by the worker, which puts it there. Units that
+were found wrong are remembered as such, for they stay wrong; where something could not be tried nothing is remembered, for the
+inputs of another call may do. Whatever was proved before, one call is shadowed before an answer is given.
+
+State: the version of the sources, read once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+import hotfuse.ir
+from hotfuse.config import Config
+from hotfuse.errors import ParseError
+from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.record_form import read_record, write_record
+from hotfuse.pace import Pace, hurry
+from hotfuse.runtime.build import Build
+from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
+from hotfuse.runtime.cache import DiskCache, open_cache
+from hotfuse.runtime.objects import generator_version
+
+BUILD, PROOF = "build", "proof"
+# The folders that a build follows from, and those that a proof does.
+_SOURCES = ("ir", "passes", "hardware", "fusion", "codegen", "runtime")
+
+Reply = TypeVar("Reply", BuildReply, ProveReply)
+
+
+def cached_build(asked: BuildRequest, pace: Pace = hurry) -> BuildReply | None:
+    """The answer to a request, if it was given before."""
+    return _get(BUILD, asked, BuildReply, pace)
+
+
+def keep_build(asked: BuildRequest, reply: BuildReply) -> None:
+    """Remember an answer. Programs that were edited by hand are nobody else's."""
+    _keep(BUILD, asked, replace(reply, compiled=0, cpu_s=0.0))
+
+
+def cached_proof(asked: ProveRequest, pace: Pace = hurry) -> ProveReply | None:
+    """The answer to a request that has digests, if it was given before."""
+    return _get(PROOF, asked, ProveReply, pace)
+
+
+def keep_proof(asked: ProveRequest, reply: ProveReply) -> None:
+    """Remember what was proved and disproved. The weights must have been those of the digests (`Witness`)."""
+    if all(verdict.tried for verdict in reply.verdicts):
+        _keep(PROOF, asked, replace(reply, cpu_s=0.0))
+
+
+def with_digests(asked: ProveRequest, weight: Weight) -> ProveRequest:
+    """The request with a digest of each weight. All of their bytes are read, with the interpreter let go of."""
+    if asked.digests or _cache(asked.config) is None:
+        return asked
+    return replace(asked, digests={name: digest(weight(name)) for name in weights_of(asked.build)})
+
+
+def weights_of(build: Build) -> tuple[str, ...]:
+    """The names of the weights of the graph that was built."""
+    prepared, main = build.hoisted.prepared, build.main.weights
+    return tuple(dict.fromkeys((*build.hoisted.sources, *(name for name in main if name not in set(prepared)))))
+
+
+def digest(array: Array) -> str:
+    """Of the array's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+class Witness:
+    """Gives out weights. State: whether all that were asked for are those of the digests."""
+
+    def __init__(self, weight: Weight, digests: Mapping[str, str]) -> None:
+        self._weight, self._digests = weight, digests
+        self.agrees = bool(digests)
+
+    def __call__(self, name: str) -> Array:
+        array = self._weight(name)
+        if self.agrees:
+            self.agrees = self._digests.get(name) == digest(array)
+        return array
+
+
+def _get(kind: str, asked: BuildRequest | ProveRequest, reply: type[Reply], pace: Pace) -> Reply | None:
+    cache = _cache(asked.config)
+    key = "" if cache is None else _key(asked, pace)
+    data = cache.get(kind, key) if cache is not None and key else None
+    try:
+        return None if data is None else read_record(reply, data, pace)
+    except ParseError:  # of another making than ours: the next answer takes its place
+        return None
+
+
+def _keep(kind: str, asked: BuildRequest | ProveRequest, reply: BuildReply | ProveReply) -> None:
+    cache = _cache(asked.config)
+    key = "" if cache is None else _key(asked)
+    if cache is not None and key:
+        cache.put_later(kind, key, write_record(reply))
+
+
+def _cache(config: Config) -> DiskCache | None:
+    """None as well where programs are edited by hand: what is made of those is nobody else's."""
+    return None if config.tiles else open_cache(config)
+
+
+def _key(asked: BuildRequest | ProveRequest, pace: Pace = hurry) -> str:
+    """All that an answer follows from; nothing where that cannot be told."""
+    spec = host_spec(asked.config.isa)
+    facts: tuple[Any, ...]
+    if isinstance(asked, BuildRequest):
+        facts = (asked.graph, asked.live, asked.sizes, asked.grouping)
+    else:
+        threads = (asked.config.threads, spec.threads)
+        facts = (asked.build, asked.objects, asked.units, asked.other_sizes, threads, dict(sorted(asked.digests.items())))
+        if not asked.digests and weights_of(asked.build):
+            return ""
+    try:
+        what = hashlib.sha256(write_record(facts, pace)).hexdigest()
+    except TypeError:  # an attribute that has no record form
+        return ""
+    return "\n".join((version(), spec.key, what))
+
+
+@functools.cache
+def version() -> str:
+    """Of all that builds and proofs follow from besides what is asked: who edits a source never meets what it made before."""
+    found = hashlib.sha256()
+    root = Path(hotfuse.ir.__path__[0]).parent
+    for path in sorted((root / "numerics.py", *(p for folder in _SOURCES for p in (root / folder).rglob("*.py")))):
+        found.update(path.read_bytes())
+    return f"{generator_version()}, sources {found.hexdigest()[:16]}, numpy {np.__version__}"

@@ -1,0 +1,100 @@
+"""How builds are made: graphs become groups, groups become recipes, and what has none is left to tier 0, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hotfuse.codegen.lower import Known, lower
+from hotfuse.codegen.native_form import native_graph
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.codegen.tile_files import edited
+from hotfuse.config import Config
+from hotfuse.errors import CodegenError, TileError
+from hotfuse.fusion.grouping import AS_RULED, Grouping, joints, make_groups
+from hotfuse.fusion.rules import Fused
+from hotfuse.hardware.spec import Spec
+from hotfuse.ir.dim import symbols_of
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.layout import Layout, layouts
+from hotfuse.ir.types import TensorType, Type
+from hotfuse.passes.dead_code import remove_dead
+from hotfuse.passes.fold import fold_constants
+from hotfuse.passes.hoist import Hoisted, hoist
+from hotfuse.runtime.build import Build, Sizes, Unit, baked
+
+MakeCode = Callable[[TileProgram], object]  # raises CodegenError where there can be none
+
+
+def make_build(
+    graph: Graph,
+    spec: Spec,
+    config: Config,
+    make: MakeCode,
+    live: Collection[str] = (),
+    sizes: Sizes = (),
+    grouping: Grouping = AS_RULED,
+) -> Build:
+    """The build of a graph, `make` having made code of every program. Weights named in `live` change with every call. With
+    `sizes`, or another grouping, its units are a variant."""
+    return build_hoisted(hoist(native_form(graph, spec), live), spec, config, make, sizes, grouping)
+
+
+def native_form(graph: Graph, spec: Spec) -> Graph:
+    """The graph in the form that native code is made from, what follows from constants computed."""
+    return remove_dead(fold_constants(native_graph(graph, spec)))
+
+
+def build_hoisted(
+    hoisted: Hoisted,
+    spec: Spec,
+    config: Config,
+    make: MakeCode,
+    sizes: Sizes = (),
+    grouping: Grouping = AS_RULED,
+) -> Build:
+    """The build of a graph that is in its native form and split already."""
+    graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
+    places = layouts(graph, graph.values)
+    builder = _Builder(graph, places, spec, config, make)
+    groups = make_groups(graph, graph.values, places, spec.l2_bytes, grouping)
+    for group in groups:
+        builder.add(group)
+    found = joints(groups, graph, graph.values, places, spec.l2_bytes)
+    made = {unit.name for unit in builder.units}
+    return Build(hoisted, tuple(builder.units), builder.reasons, tuple(j for j in found if made.issuperset(j.groups)))
+
+
+class _Builder:
+    """State: the units made so far, and why other nodes have none."""
+
+    def __init__(self, graph: Graph, places: Mapping[str, Layout], spec: Spec, config: Config, make: MakeCode) -> None:
+        self._graph, self._places, self._spec, self._config, self._make = graph, places, spec, config, make
+        self._known = {s.name for n in (*graph.inputs, *graph.weights) for s in symbols_of(_dims(graph.type(n)))}
+        self._lowered: Known = {}
+        self.units: list[Unit] = []
+        self.reasons: dict[str, str] = {}
+
+    def add(self, group: Fused) -> None:
+        """Make a group's recipes and code. A chain that cannot be made is made link by link."""
+        try:
+            recipes = lower(self._graph, self._graph.values, self._places, group, self._spec, self._lowered)
+            strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - self._known
+            if strangers:
+                raise TileError(f"its sizes depend on data ({', '.join(sorted(strangers))})")
+            used = tuple(replace(r, program=edited(r.program, self._config.tiles)) for r in recipes)
+            for recipe in used:
+                self._make(recipe.program)
+            self.units.append(Unit(group.kind, tuple(node.id for node in group.nodes), used))
+        except Exception as error:  # no defect of the generator may keep a model from answering
+            if self._config.strict and not isinstance(error, TileError | CodegenError):
+                raise
+            for link in group.links:
+                self.add(link)
+            if not group.links:
+                self.reasons |= {node.id: str(error) for node in group.nodes}
+
+
+def _dims(type: Type) -> tuple[Any, ...]:
+    return (type.shape or ()) if isinstance(type, TensorType) else ()

@@ -1,0 +1,151 @@
+"""Writing reproductions behind a model that serves: what a build worker is asked, and the job that asks it.
+
+    ReproduceRequest: a build, its code, the inputs of a call, a unit  ->  ReproduceReply: where it was written, or why not
+                      (weights are asked back, by name)
+
+With a unit, the worker finds out on which inputs its kernels are wrong, the call's or the same at other sizes, and cuts the
+unit out at those. With none (a call was answered otherwise, and nobody knows by which unit; or the proof itself died) the whole
+graph is written and nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from hotfuse.config import Config
+from hotfuse.events import EventLog
+from hotfuse.pace import Pace, Unhurried
+from hotfuse.runtime.build import Build, baked
+from hotfuse.runtime.build_jobs import Weight, serve_weights
+from hotfuse.runtime.driver import Driver
+from hotfuse.runtime.kernels import Kernel
+from hotfuse.runtime.parcel import unwrap, wrap
+from hotfuse.runtime.proof import prove
+from hotfuse.runtime.proof_inputs import at_other_sizes
+from hotfuse.runtime.reproduction import CALL, UNIT, Reproduction, circumstances_of, cut_call, cut_unit
+from hotfuse.runtime.reproduction_folder import reproductions_path, write_reproduction
+from hotfuse.runtime.unit_proof import Outcome, Subject, Values, prove_unit
+from hotfuse.runtime.workers import Job
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ReproduceRequest:
+    """`unit` is the place of the wrong one, None if nobody knows; `reason` is what is known to be wrong. `inputs` are those of
+    the call. Units that were made for the sizes of this call alone (not for `other_sizes`) are written down for these alone."""
+
+    build: Build
+    objects: tuple[bytes, ...]
+    inputs: Mapping[str, Array]
+    config: Config
+    unit: int | None
+    reason: str
+    other_sizes: bool = True
+
+
+@dataclass(frozen=True)
+class ReproduceReply:
+    """`path` is "" where nothing was written; `reason` says why."""
+
+    path: str
+    reason: str = ""
+
+
+def reproduce_here(asked: ReproduceRequest, weight: Weight) -> ReproduceReply:
+    """Write the reproduction that is asked for. Kernels run here: one that is wrong may take this process with it."""
+    path = reproductions_path(asked.config)
+    if path is None:
+        return ReproduceReply("", "reproductions are off (HOTFUSE_REPRODUCTIONS)")
+    try:
+        written = write_reproduction(path, make_reproduction(asked, weight))
+    except Exception as error:  # it is for those who mend kernels: nothing else may come of it
+        return ReproduceReply("", f"{type(error).__name__}: {error}")
+    return ReproduceReply("" if written.path is None else str(written.path), written.reason)
+
+
+def make_reproduction(asked: ReproduceRequest, weight: Weight) -> Reproduction:
+    build = asked.build
+    circumstances = circumstances_of(asked.config, asked.objects)
+    if asked.unit is None:
+        graph, tensors = cut_call(build, asked.inputs, weight)
+        return Reproduction(CALL, asked.reason, "", graph, build.units, tensors, circumstances)
+    seen = _see(asked, asked.unit, weight)
+    graph, tensors = cut_unit(build, asked.unit, seen.subject, seen.values)
+    if not asked.other_sizes:
+        graph = baked(graph, seen.subject.sizes)
+    unit = build.units[asked.unit]
+    mine = {recipe.program for recipe in unit.recipes}
+    objects = [data for program, data in zip(build.programs, asked.objects, strict=True) if program in mine]
+    circumstances = circumstances_of(asked.config, objects)
+    reason = seen.outcome.reason or f"{asked.reason} (it did not show again while this was written)"
+    return Reproduction(UNIT, reason, seen.outcome.what, graph, (unit,), tensors, circumstances)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A unit at exact sizes, the values that it was judged on, and what came of it."""
+
+    subject: Subject
+    values: Values
+    outcome: Outcome
+
+
+def _see(asked: ReproduceRequest, unit: int, weight: Weight) -> _Seen:
+    """The unit on the first inputs that show that it is wrong; on the call's own if none do any more."""
+    kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
+    seen: list[_Seen] = []
+
+    def look(subject: Subject, values: Values, driver: Driver, threads: int) -> Outcome:
+        seen.append(_Seen(subject, dict(values), prove_unit(subject, values, driver, threads)))
+        return seen[-1].outcome
+
+    others = at_other_sizes(asked.build.main, asked.inputs) if asked.other_sizes else ()
+    for inputs in chain([asked.inputs], others):
+        prove(asked.build, kernels, inputs, weight, asked.config, [unit], by=look)
+        if seen and seen[-1].outcome.reason:
+            return seen[-1]
+    if not seen:
+        raise ValueError("tier 0 cannot compute what the unit reads")
+    return seen[0]
+
+
+def reproduce_job(
+    label: str,
+    request: Callable[[], ReproduceRequest],
+    weight: Weight,
+    finish: Callable[[ReproduceReply | BaseException], None],
+    config: Config,
+    pace: Callable[[], Pace] = Unhurried,
+) -> Job:
+    """`weight` gives a weight of the graph that was built, by name; it is called by a worker's thread."""
+    return Job(
+        label,
+        lambda: wrap(request(), pace()),
+        finish,
+        config.compile_timeout_s,
+        config.max_worker_bytes,
+        serve=serve_weights(weight),
+        read=lambda body: _reply(unwrap(body, pace())),
+    )
+
+
+def _reply(record: Any) -> ReproduceReply:
+    if not isinstance(record, ReproduceReply):
+        raise TypeError(f"a {type(record).__name__} instead of a ReproduceReply")
+    return record
+
+
+def note_reproduction(events: EventLog, subject: str, result: ReproduceReply | BaseException) -> None:
+    """Tell what came of a reproduction: `reproduction.written`, with its path, or `reproduction.failed`."""
+    if isinstance(result, ReproduceReply) and result.path:
+        reason = f"`hotfuse replay {result.path}` runs it again"
+        events.emit("reproduction.written", subject, reason, path=result.path)
+        return
+    why = result.reason if isinstance(result, ReproduceReply) else f"{type(result).__name__}: {result}"
+    events.emit("reproduction.failed", subject, why)

@@ -1,0 +1,78 @@
+"""Groups that are edited: merged against the rules, or taken apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hotfuse.codegen.native_form import native_graph
+from hotfuse.errors import IllegalEdit
+from hotfuse.fusion.grouping import Grouping, joints, make_groups, name_of
+from hotfuse.fusion.rules import Fused
+from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import symbol
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.layout import layouts
+from hotfuse.ir.types import F32, tensor
+
+N = symbol("n", 1)
+SMALL, LARGE = 1 << 10, 1 << 30
+
+
+def feed_forward() -> Graph:
+    b = GraphBuilder()
+    x, w, v = (b.input(name, tensor(F32, *shape)) for name, shape in (("x", (N, 64)), ("w", (64, 64)), ("v", (64, 64))))
+    y = b.add("softmax", b.add("matmul", b.add("relu", b.add("matmul", x, w)), v), axis=-1)
+    return native_graph(b.build([y]), host_spec())
+
+
+def groups(graph: Graph, cache_bytes: int, grouping: Any = Grouping()) -> list[Fused]:
+    found = make_groups(graph, graph.values, layouts(graph, graph.values), cache_bytes, grouping)
+    return [group for group in found if group.kind != "pack"]
+
+
+def test_groups_are_merged_however_large_their_weights() -> None:
+    graph = feed_forward()
+    plain = groups(graph, SMALL)
+    assert [g.kind for g in plain] == ["product", "product", "rows"]
+    first, second, _ = map(name_of, plain)
+    assert [g.kind for g in groups(graph, SMALL, Grouping(merged=((first, second),)))] == ["chain", "rows"]
+    (whole,) = groups(graph, SMALL, Grouping(merged=(tuple(map(name_of, plain)),)))
+    assert len(whole.links) == 3
+
+
+def test_a_chain_is_taken_apart_into_its_links_and_a_group_around_its_anchor() -> None:
+    graph = feed_forward()
+    (chain,) = groups(graph, LARGE)
+    apart = groups(graph, LARGE, Grouping(apart=(name_of(chain),)))
+    assert [g.kind for g in apart] == ["product", "product", "rows"]
+    first = name_of(groups(graph, SMALL)[0])  # a product, and the elementwise node after it
+    assert [[n.op for n in g.nodes] for g in groups(graph, SMALL, Grouping(apart=(first,)))[:2]] == [["panel_matmul"], ["relu"]]
+
+
+def test_joints_are_where_merging_is_legal() -> None:
+    graph = feed_forward()
+    places = layouts(graph, graph.values)
+    plain = make_groups(graph, graph.values, places, SMALL)
+    found = joints(plain, graph, graph.values, places, SMALL)
+    names = [name_of(g) for g in plain if g.kind != "pack"]
+    assert [j.groups for j in found] == [(names[0], names[1]), (names[1], names[2])]
+    assert found[0].bytes == N * 64 * 4
+    assert "more than one part in 2" in found[0].reason
+    for joint in found:
+        make_groups(graph, graph.values, places, SMALL, Grouping(merged=(joint.groups,)))
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_what_cannot_be_had_is_refused(far: bool) -> None:
+    graph = feed_forward()
+    names = list(map(name_of, groups(graph, SMALL)))
+    if far:
+        with pytest.raises(IllegalEdit, match="do not hand on the same rows"):
+            groups(graph, SMALL, Grouping(merged=((names[0], names[2]),)))
+    with pytest.raises(IllegalEdit, match="no group nobody"):
+        groups(graph, SMALL, Grouping(apart=("nobody",)))
+    with pytest.raises(IllegalEdit, match="has no parts"):
+        groups(graph, SMALL, Grouping(apart=(names[2],)))

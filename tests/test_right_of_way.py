@@ -1,0 +1,95 @@
+"""Calls come first: what works behind them is stopped meanwhile, and is not starved."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotfuse.pace import Unhurried
+from hotfuse.right_of_way import RIGHT_OF_WAY, WINDOW_S, RightOfWay
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
+
+
+@contextlib.contextmanager
+def spinning() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_stopped(process: int) -> bool:
+    time.sleep(0.01)
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def test_a_process_stands_still_while_a_call_is_under_way() -> None:
+    right = RightOfWay()
+    with spinning() as process:
+        with right.behind(process):
+            assert right.active
+            with right.call():
+                assert right.busy
+                assert is_stopped(process)
+                with right.call():
+                    pass
+                assert is_stopped(process)  # the other call is still under way
+            assert not right.busy
+            assert not is_stopped(process)
+            right.enter()
+            assert is_stopped(process)
+        assert not is_stopped(process)  # it is done: nobody would ever let it go on
+        assert not right.active
+        right.leave()
+
+
+def test_behind_calls_without_a_break_it_is_not_starved() -> None:
+    right = RightOfWay()
+    with spinning() as process, right.behind(process):
+        with right.call():
+            time.sleep(WINDOW_S)
+            right.review()
+            assert right.crowded
+            assert not is_stopped(process)
+        with right.call():
+            assert not is_stopped(process)
+        time.sleep(WINDOW_S)
+        right.review()
+        assert not right.crowded
+        with right.call():
+            assert is_stopped(process)
+
+
+def test_a_thread_of_this_process_is_told_and_never_signalled() -> None:
+    right = RightOfWay()
+    with right.behind(), right.call():
+        assert right.busy  # and this process still runs
+
+
+def test_paced_work_waits_for_the_end_of_a_call() -> None:
+    done: list[float] = []
+
+    def work() -> None:
+        pace = Unhurried()
+        time.sleep(0.001)
+        pace()
+        done.append(time.perf_counter())
+
+    with RIGHT_OF_WAY.behind():
+        with RIGHT_OF_WAY.call():
+            thread = threading.Thread(target=work)
+            thread.start()
+            time.sleep(0.03)
+            ended = time.perf_counter()
+        thread.join()
+    assert done[0] >= ended
