@@ -27,7 +27,7 @@ from hotfuse.codegen.tile_text import print_program
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 from hotfuse.runtime.build import skeleton
-from hotfuse.runtime.build_jobs import BuildReply, BuildRequest, ProveRequest
+from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveRequest
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.verdict import UnitVerdict
 from tests.fuzz.onnx_models import make

@@ -9,9 +9,10 @@ paid for. Three differences are measured in pairs, whoever comes first taking tu
 
     cost = (traced + handled) / (every * a plain call) + others / a plain call
 
-Means are of the middle 90 % of pairs: who loses its core to another process says nothing of tracing.
+Means are of the middle half of pairs: who loses its core to another process says nothing of tracing. On a machine with much
+other work the CPU time of one thread says more than the time that passes: --threads 1 --cpu.
 
-python -m benchmarks.profiler_cost [--pairs 4000] [--threads 2] [--json FILE] [mlp minilm:16 ...]
+python -m benchmarks.profiler_cost [--pairs 4000] [--threads 2] [--cpu] [--json FILE] [mlp minilm:16 ...]
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from hotfuse.cli.bench.subject import read_subject
 from hotfuse.runtime.session import Session
 
 BOUND = 0.01
-CUT = 0.05  # of the pairs at either end
+CUT = 0.25  # of the pairs at either end
 DRAWS = 2000
 COOLED_S = 3e-3  # of plain calls between two traces
 TRACES = 20  # after which the sampler knows what they cost
@@ -121,9 +122,10 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=["mlp", "minilm:16"])
     parser.add_argument("--pairs", type=int, default=4000)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = [measure(model, options.pairs, options.threads) for model in options.models]
+    found = [measure(model, options.pairs, options.threads, options.cpu) for model in options.models]
     for cost in found:
         print(
             f"{cost.model}: a call {cost.plain_us:.1f} us; a traced one {cost.traced_us.value:+.1f} us and "
@@ -134,7 +136,8 @@ def main() -> None:
         options.json.write_text(json.dumps([asdict(cost) for cost in found], indent=2))
 
 
-def measure(model: str, pairs: int, threads: int) -> Cost:
+def measure(model: str, pairs: int, threads: int, cpu: bool) -> Cost:
+    clock = Clock(time.thread_time if cpu else time.perf_counter)
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-c", _MAKE, model, folder], check=True, capture_output=True)
         subject = read_subject(Path(folder))
@@ -143,11 +146,11 @@ def measure(model: str, pairs: int, threads: int) -> Cost:
         for session in (on, off):
             for _ in range(100):
                 session.run(None, feeds)
-        plain_s = float(np.median([_time(off, feeds) for _ in range(500)]))
+        plain_s = float(np.median([clock.time(off, feeds) for _ in range(500)]))
         profiled = Profiled(on, feeds, plain_s)
-        others = _others(profiled, off, pairs, model)
+        others = _others(clock, profiled, off, pairs, model)
         sampled = profiled.sampled
-        traced = _traced(profiled, off, pairs, model)
+        traced = _traced(clock, profiled, off, pairs, model)
     handled = np.array(profiled.handled_s[1:])
     rng = np.random.default_rng(0)
     rows = [_bootstrap(row, rng) for row in (traced, handled, others)]
@@ -156,48 +159,54 @@ def measure(model: str, pairs: int, threads: int) -> Cost:
     return Cost(model, pairs, plain_s * 1e6, *figures, sampled.every, _figure(total), sampled.cost)
 
 
-def _time(session: Session, feeds: dict[str, Any], calls: int = 1) -> float:
-    begun = time.perf_counter()
-    for _ in range(calls):
-        session.run(None, feeds)
-    return time.perf_counter() - begun
+@dataclass(frozen=True)
+class Clock:
+    """Times calls by a function that reads a clock."""
+
+    read: Callable[[], float]
+
+    def time(self, session: Session, feeds: dict[str, Any], calls: int = 1) -> float:
+        begun = self.read()
+        for _ in range(calls):
+            session.run(None, feeds)
+        return self.read() - begun
+
+    def difference(self, profiled: Profiled, off: Session, turn: int, calls: int) -> float:
+        """How much longer calls take with a sampler; whoever comes first changes with every turn."""
+        if turn % 2:
+            plain = self.time(off, profiled.feeds, calls)
+            return self.time(profiled.session, profiled.feeds, calls) - plain
+        return self.time(profiled.session, profiled.feeds, calls) - self.time(off, profiled.feeds, calls)
 
 
-def _others(profiled: Profiled, off: Session, pairs: int, model: str) -> Array:
+def _others(clock: Clock, profiled: Profiled, off: Session, pairs: int, model: str) -> Array:
     """Seconds that calls which are not traced take longer. What is due is traced in between, two calls for each trace."""
     found = []
     batch = 20
     for turn in track(range(pairs), f"{model}, others"):
         if turn % batch == 0:
             if profiled.trace_next():
-                _time(profiled.session, profiled.feeds, 2)
+                clock.time(profiled.session, profiled.feeds, 2)
             profiled.handle()
-        found.append(_difference(profiled, off, turn, 1))
+        found.append(clock.difference(profiled, off, turn, 1))
     for _ in track(range(TRACES), f"{model}, on its own"):  # small calls pay for few traces
         while not profiled.trace_next():
-            _time(profiled.session, profiled.feeds, batch)
-        _time(profiled.session, profiled.feeds, 2)
+            clock.time(profiled.session, profiled.feeds, batch)
+        clock.time(profiled.session, profiled.feeds, 2)
         profiled.handle()
     return np.array(found)
 
 
-def _traced(profiled: Profiled, off: Session, pairs: int, model: str) -> Array:
+def _traced(clock: Clock, profiled: Profiled, off: Session, pairs: int, model: str) -> Array:
     """Seconds that a traced call and the one after it take longer than two others."""
     found = []
     between = math.ceil(COOLED_S / profiled.plain_s)
     for turn in track(range(pairs), f"{model}, traced"):
-        _time(profiled.session, profiled.feeds, between)
+        clock.time(profiled.session, profiled.feeds, between)
         profiled.pay()
-        found.append(_difference(profiled, off, turn, 2))
+        found.append(clock.difference(profiled, off, turn, 2))
         profiled.handle()
     return np.array(found)
-
-
-def _difference(profiled: Profiled, off: Session, turn: int, calls: int) -> float:
-    if turn % 2:
-        plain = _time(off, profiled.feeds, calls)
-        return _time(profiled.session, profiled.feeds, calls) - plain
-    return _time(profiled.session, profiled.feeds, calls) - _time(off, profiled.feeds, calls)
 
 
 def _bootstrap(values: Array, rng: np.random.Generator) -> Array:

@@ -31,7 +31,7 @@ import hotfuse
 from hotfuse.config import Config
 from hotfuse.ir.graph import Graph
 from hotfuse.runtime.build import attached, skeleton
-from hotfuse.runtime.build_jobs import BuildReply, BuildRequest
+from hotfuse.runtime.build_request import BuildReply, BuildRequest
 from hotfuse.runtime.build_work import build_here
 from hotfuse.runtime.child import resident_bytes
 from hotfuse.runtime.kernels import link_kernels

@@ -1,8 +1,9 @@
 """Right of way: while a model answers, what works behind it stands still.
 
-A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes that
-work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Where there is hardly a
-moment without a call that would starve them: they then run beside the calls, as nice as they are, until there are moments again.
+A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes
+that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Where there is
+hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, until there are
+moments again.
 
 State: the calls under way since somebody began to work behind them, the processes that do, and how busy the last moments were.
 """

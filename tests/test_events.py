@@ -106,7 +106,7 @@ from hotfuse.event_file import EventFile
 file, name = EventFile(sys.argv[1], int(sys.argv[2])), sys.argv[3]
 for number in range(300):
     file.put(lambda number=number: {"n": number, "text": "x" * (number % 90)}, name)
-    if number % 50 == 49: file.flush(10)
+    if number % 50 == 40: file.flush(10)
 """  # the end of the process writes the rest
 
 
@@ -131,6 +131,16 @@ def test_a_large_file_is_put_aside_once_by_all_processes(tmp_path: Path) -> None
         mine = [e["n"] for e in kept if e["model"] == f"w{number}"]
         assert mine == sorted(mine)
     assert len(kept) > 300
+
+
+def test_a_process_that_comes_late_puts_nothing_aside_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    first, late = EventFile(str(path), 100), EventFile(str(path), 100)
+    for file, name in ((first, "a" * 99), (late, "b" * 99), (first, "c" * 99)):
+        file.put(lambda name=name: {"kind": name}, "")
+        file.flush()
+    late._rotate()  # as if it had found the file too large just before the other one put that aside
+    assert [e["kind"][0] for p in (f"{path}.1", path) for e in lines(Path(p))] == ["b", "c"]
 
 
 def test_a_file_that_is_removed_is_begun_anew(tmp_path: Path) -> None:

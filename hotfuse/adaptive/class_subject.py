@@ -9,7 +9,7 @@ State: a real call, until something is proved on it; the class that is in the ta
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import torch
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import SAMPLE_BYTES, Array
+from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Audited
 from hotfuse.errors import ExecutionError
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace
@@ -32,7 +32,9 @@ from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.runtime.build import Build
-    from hotfuse.runtime.build_jobs import BuildRequest
+    from hotfuse.runtime.build_request import BuildRequest
+    from hotfuse.runtime.executor import Executor
+    from hotfuse.runtime.workers import Job
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +54,14 @@ class ClassSubject:
         self._family, self._table = weakref.proxy(family), weakref.proxy(table)
         self._captured = self._serving = served
         self._sample: Sample[_Taken] = Sample()
+        self._last: Hashable = None  # form that somebody looked at
         self.controller = Controller(self, rules)
         served.watcher = weakref.proxy(self)
 
     # what calls tell, in callers' threads
 
     def called(self, call: Call, served: ServedClass, seconds: float) -> None:
-        special = self._serving.special
+        special, self._last = self._serving.special, call.shapes
         self._sample.offer(call.shapes, lambda: self._take(call))
         self.controller.note(call.shapes, served.tier, seconds)
         if isinstance(special, Duel):
@@ -86,13 +89,14 @@ class ClassSubject:
     # what the controller asks, in the background
 
     def request(self) -> BuildRequest:
-        from hotfuse.runtime.build_jobs import BuildRequest
+        from hotfuse.runtime.build_request import BuildRequest
 
         program = self._captured.runner.captured
         return BuildRequest(program.graph, self.config, tuple(m.name for m in program.mutations if m.name))
 
     def look_at_next(self) -> None:
-        """Some calls are looked at anyway."""
+        """Have one of the next calls go the long way; some are looked at anyway."""
+        self._serving.runner.rest()
 
     def sample(self, form: Hashable | None) -> Mapping[str, Array] | None:
         taken = self._sample.get(form)
@@ -135,6 +139,24 @@ class ClassSubject:
             report(times)
 
         serving.special = Duel(serving, other or self._captured, form, told)
+
+    def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
+        """The module answers the next call as well. Where it answers otherwise it alone answers from that call on."""
+        serving, form = self._serving, self._last
+        if serving is self._captured:
+            return
+
+        def told(ok: bool, reason: str) -> None:
+            serving.special = None
+            if not ok:
+                self.publish(None)
+            report(form, reason, 0.0)
+
+        serving.special = Shadow(serving, form, told)
+
+    @property
+    def executor(self) -> Executor | None:
+        return None if self._serving is self._captured else self._serving.runner.executor
 
     def publish(self, candidate: ServedClass | None) -> None:
         chosen = candidate or self._captured

@@ -1,12 +1,13 @@
 """The controller of one model: tells the tier machine what happened, and carries out what it decides.
 
-    callers -> Tally -> background's thread: step(state, event) -> decisions -> worker processes, subject -> events -> ...
+    callers -> Tally -> background's thread: step(state, event) -> decisions -> Maker, Subject -> events -> ...
+                                             Watch (traces -> edits), Contests (does it pay), Audits (is it still right)
 
 Callers only note, wait and close; the rest runs in the background's thread. A decision that fails tells the machine so; what
 serves stays.
 
-State: the tier machine's; what was made of each target, which of them serve, and the candidates that answer for them; what waits
-for a call. Only the background's thread touches it.
+State: the tier machine's; what was made of each target, which of them serve, and the candidates that answer for them; what
+waits for a call. Only the background's thread touches it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from hotfuse.adaptive.audits import Audits
 from hotfuse.adaptive.background import BACKGROUND, Background
-from hotfuse.adaptive.lineup import Made, changed_units, composed, grouping_of, kernels_of
+from hotfuse.adaptive.contests import Contests
+from hotfuse.adaptive.lineup import Made, changed_units, composed, kernels_of
 from hotfuse.adaptive.machine import step
+from hotfuse.adaptive.maker import Maker
 from hotfuse.adaptive.message import (
     Build,
     BuildFailed,
@@ -36,6 +40,7 @@ from hotfuse.adaptive.message import (
     Publish,
     Quarantine,
     Queue,
+    Recalled,
     Rest,
     Retire,
     Shadow,
@@ -45,22 +50,20 @@ from hotfuse.adaptive.message import (
     Withdraw,
 )
 from hotfuse.adaptive.promotion import next_target
+from hotfuse.adaptive.remembering import Remembering
 from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target
-from hotfuse.locks import IMPORTS
+from hotfuse.adaptive.watch import Watch
 from hotfuse.pace import Unhurried
 from hotfuse.runtime.turns import Times
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Sizes
-    from hotfuse.runtime.build_jobs import BuildReply, ProveReply
-    from hotfuse.runtime.workers import Pool
+    from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 
 LOOK_S = 0.005  # of calls, after which the background looks at once and not with the next tick
-TIMED_CALLS = 5  # of a form, before it is judged whether the generic kernels pay
-CLEAR = 1.5  # times faster than before publication: no duel is needed to see it
 CANDIDATES = 4  # that are kept: what serves, what would without one target, and those before
 
 
@@ -71,12 +74,15 @@ class Controller:
         self._subject, self._background = subject, background
         self._state: State = start(rules)
         self._tally = Tally()
+        self._maker = Maker(subject)
+        self._contests = Contests(subject, self._tally, self._candidate)
+        self._audits = Audits()
+        self._remembering = Remembering(subject)
+        self.watch = Watch(background.post)
         self._made: dict[Target, Made] = {}
         self._serving: tuple[Target, ...] = ()
         self._candidates: dict[frozenset[Target], Any] = {}
         self._waiting: Build | Prove | None = None  # for the inputs of a call
-        self._measures: list[Measure] = []
-        self._pool: Pool | None = None
         self._unseen_s = 0.0
         self._posted = self._closed = False
         self._forms: dict[str, Hashable] = {}
@@ -87,6 +93,10 @@ class Controller:
     def state(self) -> State:
         """The tier machine's, as it is now."""
         return self._state
+
+    @property
+    def serving(self) -> tuple[Target, ...]:
+        return self._serving
 
     # what callers do
 
@@ -101,6 +111,10 @@ class Controller:
     def changed(self, reason: str) -> None:
         """The model is another one now. Called by any thread."""
         self._background.post(lambda: self._tell(Changed(time.monotonic(), reason)))
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Have something done in the background. Called by any thread."""
+        self._background.post(work)
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is built or proved any more for the calls so far; what waits for another call does not count."""
@@ -122,9 +136,13 @@ class Controller:
     # the background's thread
 
     def tick(self, now_s: float) -> None:
-        if not self._closed:
-            self._subject.look_at_next()
-            self._look()
+        if self._closed:
+            return
+        self.watch.wants_trace(self._subject.executor if self._serving else None)
+        self._subject.look_at_next()
+        self._look()
+        if self._audits.is_due(now_s):
+            self._audit()
 
     def _look(self) -> None:
         """Tell the machine of the calls since the last look, and of the time."""
@@ -133,16 +151,26 @@ class Controller:
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
             self._forms.setdefault(text, form)
+            self.watch.count(form, tier, count, seconds, now_s)
+            self._audits.count(count if tier else 0)
             self._tell(Called(now_s, text, tier, seconds, count))
-        if self._pool is not None:
-            self._tell(Queue(now_s, max(0, len(self._pool.unfinished) - 1)))
+        self._spot(now_s)
+        self._tell(Queue(now_s, self._maker.queue))
         self._tell(Tick(now_s))
-        self._measure_all()
+        self._contests.begin(self._forms, self._serving, self._measured)
         waiting, self._waiting = self._waiting, None
         if waiting is not None and any(live.attempt == waiting.attempt for live in self._state.live):
             self._try(waiting)
         with self._quiet:
             self._quiet.notify_all()
+
+    def _spot(self, now_s: float) -> None:
+        if self._serving:
+            build = self._made[Generic()].build
+            for found, saves_s in self.watch.spot(build, self._serving, self._subject.config.isa, now_s):
+                if self._state.spotted.of(found.edit, now_s) == 0:
+                    self._subject.events.emit("tier.spotted", str(found.edit), found.reason, saves_s=found.saves_s)
+                self._tell(Spotted(now_s, found.edit, saves_s, found.reason))
 
     def _is_quiet(self) -> bool:
         state = self._state
@@ -154,12 +182,15 @@ class Controller:
             return
         if not isinstance(event, Called | Spotted | Queue | Tick):
             self._note(event)
+        before = self._state.memory
         self._state, decisions = step(self._state, event)
         if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
             self._serve(())  # at once, before what stands on it goes piece by piece
         for decision in decisions:
             self._note(decision)
             self._try(decision)
+        if self._state.memory is not before:
+            self._remembering.keep(self._state.memory, event.now_s)
 
     def _note(self, message: Event | Decision) -> None:
         """An event for whoever reads the story later."""
@@ -194,21 +225,41 @@ class Controller:
                 self._subject.forget_sample()
                 self._serve((*self._serving, decision.target))
             case Withdraw() | Retire():
+                self._contests.drop(decision.target)
                 if isinstance(decision, Retire):
                     self._made.pop(decision.target, None)
-                    self._measures = [m for m in self._measures if m.target != decision.target]
                 if decision.target in self._serving:
                     self._serve(tuple(t for t in self._serving if t != decision.target))
             case Measure():
-                self._measures.append(decision)
+                self._contests.ask(decision)
             case Quarantine() | Rest():
                 pass
+
+    def _later(self, decision: Build | Prove, work: Callable[[], None]) -> None:
+        """Go on with a decision in the background; if that fails, the target has."""
+
+        def go_on() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._fail(decision, f"{type(error).__name__}: {error}")
+
+        self._background.post(go_on)
+
+    def _fail(self, decision: Build | Prove | Shadow, reason: str, lasting: bool = False) -> None:
+        self._tell(BuildFailed(time.monotonic(), decision.target, decision.attempt, reason, lasting))
+        self._look()
 
     # what serves
 
     def _serve(self, targets: tuple[Target, ...]) -> None:
-        self._serving = targets
-        self._subject.publish(self._candidate(targets) if Generic() in targets else None)
+        self._serving = targets if Generic() in targets else ()
+        self._subject.publish(self._candidate(targets) if self._serving else None)
+        self.watch.replaced()
+        if self._serving:
+            self._audits.restart(time.monotonic())
+        else:
+            self._audits.stop()
 
     def _candidate(self, targets: Collection[Target]) -> Any:
         """What answers for these targets together. One that was made before is used again."""
@@ -226,26 +277,23 @@ class Controller:
         self._made.clear()
         self._candidates.clear()
 
-    # building
+    # from a decision to a candidate
 
     def _build(self, decision: Build) -> None:
-        subject, target = self._subject, decision.target
+        target = decision.target
         sizes: Sizes = ()
+        memory = self._remembering.recall()
+        if memory is not None:
+            self._tell(Recalled(time.monotonic(), memory))
+            if self._state.find(target) is None:
+                return
         if isinstance(target, Baked):
             found = self._sizes(target)
             if found is None:
                 self._waiting = decision
                 return
             sizes = found
-
-        def finish(result: BuildReply | BaseException) -> None:
-            self._later(decision, lambda: self._built(decision, sizes, result))
-
-        with IMPORTS:  # not before something is built: who imports hotfuse need not wait for it
-            from hotfuse.runtime.build_jobs import build_job, build_pool
-        self._pool = build_pool(subject.config)
-        request = lambda: replace(subject.request(), sizes=sizes, grouping=grouping_of(target))  # noqa: E731
-        self._pool.submit(build_job(f"{subject.name}: {target}", request, finish, subject.config))
+        self._maker.build(target, sizes, lambda result: self._later(decision, lambda: self._built(decision, sizes, result)))
 
     def _sizes(self, target: Baked) -> Sizes | None:
         """Those of a form; None until there was a call of it."""
@@ -276,29 +324,12 @@ class Controller:
         self._tell(Built(time.monotonic(), target, decision.attempt, kernels, result.cpu_s))
         self._look()
 
-    def _later(self, decision: Build | Prove, work: Callable[[], None]) -> None:
-        """Go on with a decision in the background; if that fails, the target has."""
-
-        def go_on() -> None:
-            try:
-                work()
-            except Exception as error:
-                self._fail(decision, f"{type(error).__name__}: {error}")
-
-        self._background.post(go_on)
-
-    def _fail(self, decision: Build | Prove | Shadow, reason: str, lasting: bool = False) -> None:
-        self._tell(BuildFailed(time.monotonic(), decision.target, decision.attempt, reason, lasting))
-        self._look()
-
-    # proving
-
     def _prove(self, decision: Prove) -> None:
-        from hotfuse.runtime.build_jobs import ProveRequest, prove_job
+        from hotfuse.runtime.build_request import ProveRequest
 
-        subject, target = self._subject, decision.target
+        target = decision.target
         form = self._forms.get(target.form) if isinstance(target, Baked) else None
-        inputs = subject.sample(form)
+        inputs = self._subject.sample(form)
         if inputs is None:
             self._waiting = decision
             return
@@ -308,18 +339,11 @@ class Controller:
             new = {unit.nodes for unit in changed_units(self._made[Generic()], made)[1]}
             units = tuple(place for place, unit in enumerate(build.units) if unit.nodes in new)
         objects = tuple(made.objects[p] for p in build.programs)
-        request = ProveRequest(build, objects, inputs, subject.config, units, other_sizes=not made.sizes)
+        asked = ProveRequest(build, objects, inputs, self._subject.config, units, other_sizes=not made.sizes)
+        self._maker.prove(target, asked, lambda result: self._later(decision, lambda: self._proved(decision, asked, result)))
 
-        def finish(result: ProveReply | BaseException) -> None:
-            self._later(decision, lambda: self._proved(decision, result))
-
-        label = f"{subject.name}: proof of {target}"
-        assert self._pool is not None  # it was built
-        self._pool.submit(prove_job(label, lambda: request, subject.weight, finish, subject.config))
-
-    def _proved(self, decision: Prove, result: ProveReply | BaseException) -> None:
-        made = self._made.get(decision.target)
-        if made is None:
+    def _proved(self, decision: Prove, asked: ProveRequest, result: ProveReply | BaseException) -> None:
+        if decision.target not in self._made:
             return
         if isinstance(result, BaseException):
             self._fail(decision, f"{type(result).__name__}: {result}")
@@ -329,9 +353,12 @@ class Controller:
             self._fail(decision, wrong[0].reason)
             return
         if wrong:
-            names = tuple(made.units[v.unit].name for v in wrong)
-            reason = f"{names[0]}: {wrong[0].reason}"
+            names = tuple(asked.build.units[v.unit].name for v in wrong)
             units = () if isinstance(decision.target, Edit) else names
+            for verdict in wrong:
+                if verdict.tried:
+                    self._maker.reproduce(decision.target, asked, verdict.unit, verdict.reason)
+            reason = f"{names[0]}: {wrong[0].reason}"
             self._tell(Disproved(time.monotonic(), decision.target, decision.attempt, units, reason))
             self._look()
             return
@@ -352,36 +379,40 @@ class Controller:
         form = self._forms.get(target.form) if isinstance(target, Baked) else None
         self._subject.shadow(self._candidate((*self._serving, target)), form, report)
 
-    # measuring
-
-    def _measure_all(self) -> None:
-        """Answer what can be answered by now of the measurements that were asked for, one at a time."""
-        for measure in list(self._measures):
-            form = self._forms.get(measure.form)
-            if form is None or measure.target not in self._serving:
-                self._measures.remove(measure)
-                continue
-            if isinstance(measure.target, Generic):
-                before, after = self._tally.timed(form, 0, 1), self._tally.timed(form, 1, TIMED_CALLS)
-                if after is None:
-                    continue
-                if before is not None and before.seconds > CLEAR * after.seconds:
-                    self._measures.remove(measure)
-                    self._measured(measure, Times(after.seconds, before.seconds, before.spread_s + after.spread_s))
-                    continue
-            self._measures.remove(measure)
-            self._begin_duel(measure, form)
-            return
-
-    def _begin_duel(self, measure: Measure, form: Hashable) -> None:
-        rest = [target for target in self._serving if target != measure.target]
-        other = None if isinstance(measure.target, Generic) else self._candidate(rest)
-
-        def report(times: Times) -> None:
-            self._background.post(lambda: self._measured(measure, times))
-
-        self._subject.duel(form, other, report)
+    # while it serves
 
     def _measured(self, measure: Measure, times: Times) -> None:
-        found = (times.with_s, times.without_s, times.spread_s)
-        self._tell(Measured(time.monotonic(), measure.target, measure.attempt, measure.form, *found))
+        """Called by any thread."""
+
+        def tell() -> None:
+            self._contests.end(measure)
+            self.watch.gained(measure.target, times.without_s - times.with_s)
+            found = (times.with_s, times.without_s, times.spread_s)
+            self._tell(Measured(time.monotonic(), measure.target, measure.attempt, measure.form, *found))
+
+        self._background.post(tell)
+
+    def _audit(self) -> None:
+        self._audits.pending = True
+        audited = self._serving
+
+        def report(form: Hashable, reason: str, cost_s: float) -> None:
+            self._background.post(lambda: self._audited(audited, form, reason, cost_s))
+
+        self._subject.audit(self._maker.submit, report)
+
+    def _audited(self, audited: tuple[Target, ...], form: Hashable, reason: str, cost_s: float) -> None:
+        """An answer agreed with the original's, or did not. What answered it is then wrong, and all that stands beside it is
+        proved again."""
+        now_s = time.monotonic()
+        self._audits.done(now_s, cost_s)
+        self._subject.events.emit("audit.failed" if reason else "audit.passed", str(form), reason, cost_s=cost_s)
+        if not reason:
+            return
+        baked = Baked(str(form))
+        blamed = baked if baked in audited else next((t for t in reversed(audited) if isinstance(t, Edit)), Generic())
+        live = self._state.find(blamed)
+        self._subject.publish(None)
+        if live is not None:
+            self._tell(Shadowed(now_s, blamed, live.attempt, False, f"an audit found that {reason}"))
+        self._tell(Changed(now_s, f"an audit of {form} failed: {reason}"))

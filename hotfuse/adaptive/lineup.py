@@ -25,8 +25,8 @@ WRONG = "its kernels were found wrong"
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """What was built for a target: `build` has all units of its variant, `sizes` are those it is for, `without` names units that
-    are left to tier 0."""
+    """What was built for a target: `build` has all units of its variant, `sizes` are those it is for, `without` names units
+    that are left to tier 0."""
 
     target: Target
     build: Build

@@ -36,7 +36,7 @@ import math
 from dataclasses import replace
 
 from hotfuse.adaptive.backoff import FRESH
-from hotfuse.adaptive.memory import Lesson
+from hotfuse.adaptive.memory import Lesson, merged
 from hotfuse.adaptive.message import (
     Build,
     BuildFailed,
@@ -53,6 +53,7 @@ from hotfuse.adaptive.message import (
     Publish,
     Quarantine,
     Queue,
+    Recalled,
     Rest,
     Retire,
     Shadow,
@@ -116,6 +117,8 @@ def _take(state: State, event: Event) -> Outcome:
             return replace(state, queue=max(0, event.length)), []
         case Changed():
             return _changed(state, event)
+        case Recalled():
+            return _recalled(state, event)
         case Tick():
             return state, []
 
@@ -168,7 +171,7 @@ def _built(state: State, event: Built) -> Outcome:
     if live is None:
         return state, []
     if event.kernels == 0:
-        reason = f"nothing of it has native code, as a build of {event.cpu_s:.2g} s showed"
+        reason = f"no kernel came of it, as a build of {event.cpu_s:.2g} s showed"
         return _retire(_bar(state, event.target, reason), event.target, reason)
     if not isinstance(event.target, Generic) and state.find(Generic()) is None:
         return _retire(state, event.target, "the generic kernels that it stands on were retired while it was built")
@@ -273,6 +276,18 @@ def _changed(state: State, event: Changed) -> Outcome:
             state = state.put(replace(live, stage="built", note=note, paid=False))
     rest = Rest(state.quiet.until_s, f"change {state.quiet.times} of late; nothing is proved before it is quiet")
     return state, [*decisions, rest] if state.live else []
+
+
+def _recalled(state: State, event: Recalled) -> Outcome:
+    """What is being built is given up where it failed before."""
+    state = replace(state, memory=merged(state.memory, event.memory))
+    decisions: list[Decision] = []
+    for live in state.live:
+        lesson = state.memory.of(live.target)
+        if live.stage == "building" and (lesson.barred or not lesson.backoff.is_over(state.now_s)):
+            state, retired = _retire(state, live.target, f"an earlier process gave it up: {lesson.reason}")
+            decisions += retired
+    return state, decisions
 
 
 def _review(state: State) -> Outcome:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotfuse.adaptive.memory import Memory
 from hotfuse.adaptive.target import Edit, Target
 
 # ---- what happened
@@ -35,6 +36,7 @@ class Spotted:
     now_s: float
     target: Edit
     saves_s: float
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,19 @@ class Changed:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """What earlier processes learned about the model's targets."""
+
+    now_s: float
+    memory: Memory
+
+
+@dataclass(frozen=True)
 class Tick:
     now_s: float
 
 
-Event = Called | Spotted | Built | BuildFailed | Proved | Disproved | Shadowed | Measured | Queue | Changed | Tick
+Event = Called | Spotted | Built | BuildFailed | Proved | Disproved | Shadowed | Measured | Queue | Changed | Recalled | Tick
 
 # ---- what to do about it; `reason` is a sentence
 

@@ -12,8 +12,8 @@ lock guards it, and may be waited for: callers' threads are never here.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
@@ -56,7 +56,7 @@ class Use:
 
 @dataclass
 class _Form:
-    """Calls of one form of a plan. `pieces` are those of its last trace."""
+    """Calls of one form of a plan. `pieces` are those of its last trace, `typical` what each takes (None: to be worked out)."""
 
     count: int = 0
     recent: float = 0.0
@@ -65,6 +65,7 @@ class _Form:
     pieces: tuple[Piece, ...] = ()
     traced: int = 0
     times: deque[tuple[PieceTime, ...]] = field(default_factory=lambda: deque(maxlen=TIMES))
+    typical: tuple[PieceTime, ...] | None = None
 
     def fade(self, now_s: float, half_life_s: float) -> None:
         self.recent *= 0.5 ** (max(0.0, now_s - self.at_s) / half_life_s)
@@ -79,6 +80,7 @@ class Profile:
         self._forms: OrderedDict[tuple[str, str], _Form] = OrderedDict()
         self._traces: deque[Trace] = deque()
         self._bytes = 0
+        self.added = 0  # traces so far: who asked before may see whether there is anything new
         self.order = Order(half_life_s)
         self._lock = make_lock()
 
@@ -98,7 +100,9 @@ class Profile:
                 known.pieces, known.traced = trace.pieces, 0
                 known.times.clear()
             known.traced += 1
+            self.added += 1
             known.times.append(trace.times)
+            known.typical = None
             self._traces.append(trace)
             self._bytes += trace.size_bytes
             while len(self._traces) > TRACES or self._bytes > TRACE_BYTES:
@@ -168,13 +172,14 @@ class Profile:
             plans: dict[str, list[_Form]] = {}
             for (plan, _), form in self._forms.items():
                 form.fade(now_s, self._half_life_s)
-                copy = _Form(form.count, form.recent, form.seconds, now_s, form.pieces, form.traced, deque(form.times))
-                plans.setdefault(plan, []).append(copy)
+                if form.typical is None:
+                    form.typical = tuple(map(_typical, zip(*form.times, strict=True)))
+                plans.setdefault(plan, []).append(replace(form))
         for forms in plans.values():
             model = next((form for form in reversed(forms) if form.pieces), None)
             for form in forms:
                 if model is not None and not form.pieces:
-                    form.pieces, form.times = model.pieces, model.times
+                    form.pieces, form.typical = model.pieces, model.typical
         return plans
 
     def to_json(self, now_s: float) -> dict[str, object]:
@@ -186,18 +191,16 @@ class Profile:
 
 def _uses(plan: str, forms: Iterable[_Form]) -> Iterator[Use]:
     """Of the units of one plan."""
-    runs: dict[str, list[tuple[_Form, int]]] = {}
+    found: dict[str, list[tuple[_Form, Piece, PieceTime]]] = {}
     for form in forms:
-        for place, piece in enumerate(form.pieces):
-            runs.setdefault(piece.unit, []).append((form, place))
-    spent = {unit: sum(form.recent * _typical(form, place).seconds for form, place in of) for unit, of in runs.items()}
+        for piece, time in zip(form.pieces, form.typical or (), strict=True):
+            found.setdefault(piece.unit, []).append((form, piece, time))
+    spent = {unit: sum(form.recent * time.seconds for form, _, time in of) for unit, of in found.items()}
     total = sum(spent.values())
-    for unit, of in runs.items():
-        weights = [form.recent for form, _ in of]
-        if not any(weights):  # traced before any call was counted
-            weights = [1.0] * len(of)
-        each = [w / sum(weights) for w in weights]
-        pieces, times = [form.pieces[place] for form, place in of], [_typical(form, place) for form, place in of]
+    for unit, of in found.items():
+        recent = sum(form.recent for form, _, _ in of)
+        each = [form.recent / recent if recent else 1 / len(of) for form, _, _ in of]  # traced before any call was counted
+        pieces, times = [piece for _, piece, _ in of], [time for _, _, time in of]
         seconds = sum(w * t.seconds for w, t in zip(each, times, strict=True))
         flops = sum(w * p.flops for w, p in zip(each, pieces, strict=True))
         moved = sum(w * p.bytes_moved for w, p in zip(each, pieces, strict=True))
@@ -206,9 +209,9 @@ def _uses(plan: str, forms: Iterable[_Form]) -> Iterator[Use]:
             unit,
             pieces[-1].kind,
             pieces[-1].kernels,
-            sum(form.count for form, _ in of),
-            sum(form.recent for form, _ in of),
-            sum(form.traced for form, _ in of),
+            sum(form.count for form, _, _ in of),
+            recent,
+            sum(form.traced for form, _, _ in of),
             spent[unit],
             spent[unit] / total if total else 0.0,
             seconds,
@@ -223,9 +226,8 @@ def _uses(plan: str, forms: Iterable[_Form]) -> Iterator[Use]:
         )
 
 
-def _typical(form: _Form, place: int) -> PieceTime:
+def _typical(found: Sequence[PieceTime]) -> PieceTime:
     """What a piece takes: medians, since whoever loses its core amid a call tells nothing of the piece."""
-    found = [times[place] for times in form.times]
     return PieceTime(
         median(t.seconds for t in found),
         median(t.busy_s for t in found),

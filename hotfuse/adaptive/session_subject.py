@@ -7,7 +7,7 @@ prepared from its weights, which all candidates share.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +15,13 @@ import numpy as np
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import SAMPLE_BYTES, Array
+from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Audited
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
-from hotfuse.numerics import alike
 from hotfuse.pace import Pace
+from hotfuse.runtime.difference import difference
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.serving import Serving, Turn
 from hotfuse.runtime.session import Session
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.passes.hoist import Hoisted
     from hotfuse.runtime.build import Build
-    from hotfuse.runtime.build_jobs import BuildRequest
+    from hotfuse.runtime.build_request import BuildRequest
+    from hotfuse.runtime.executor import Executor
+    from hotfuse.runtime.workers import Job
 
 
 class SessionSubject:
@@ -41,6 +43,7 @@ class SessionSubject:
         self._held = weakref.ref(session)  # a model that nobody holds any more goes at once
         self._sample: Sample[dict[str, Array]] = Sample()
         self._special: Shadow | Duel | None = None
+        self._audit: tuple[Callable[[Job], None], Audited] | None = None
         self._attached: tuple[Hoisted, Graph] | None = None
         self._counted = 0  # calls of the session, when one was last looked at
         self.controller = Controller(self, rules)
@@ -68,6 +71,10 @@ class SessionSubject:
         calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)
+        audit = self._audit
+        if audit is not None and serving.tier and (copied := _copies(given, results)) is not None:
+            self._audit = None
+            self.controller.later(lambda: self._send_audit(*copied, *audit))
         if isinstance(special, Duel) and special.takes(form):
             special.note(serving, seconds)
             session.look_at_next()
@@ -82,7 +89,8 @@ class SessionSubject:
         if isinstance(results, Exception):
             special.report(False, f"{type(results).__name__}: {results}")
         else:
-            special.report(*_agree(self._session, own, results))
+            reason = difference([signature.name for signature in self._session.outputs], results, own)
+            special.report(not reason, reason)
 
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
@@ -90,15 +98,11 @@ class SessionSubject:
     def close(self) -> None:
         self.controller.close()
         self.forget_sample()
-        self._special = self._attached = None
+        self._special = self._attached = self._audit = None
 
     def _copied(self, given: Sequence[Any]) -> dict[str, Array] | None:
-        if any(not isinstance(value, np.ndarray | np.generic) for value in given):
-            return None
-        arrays = [np.asarray(value) for value in given]
-        if sum(a.nbytes for a in arrays) > SAMPLE_BYTES:
-            return None
-        return {name: array.copy() for name, array in zip(self._session.graph.inputs, arrays, strict=True)}
+        copies = _copies(given, ())
+        return None if copies is None else dict(zip(self._session.graph.inputs, copies[0], strict=True))
 
     # what the controller asks, in the background
 
@@ -116,7 +120,7 @@ class SessionSubject:
 
     def request(self) -> BuildRequest:
         from hotfuse.runtime.build import skeleton
-        from hotfuse.runtime.build_jobs import BuildRequest
+        from hotfuse.runtime.build_request import BuildRequest
 
         return BuildRequest(skeleton(self._session.graph), self.config)
 
@@ -156,6 +160,31 @@ class SessionSubject:
         self._special = Duel(session.best, other or session.base, form, report)
         self.look_at_next()
 
+    def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
+        self._audit = submit, report
+        self.look_at_next()
+
+    def _send_audit(self, given: Sequence[Any], results: Sequence[Any], submit: Callable[[Job], None], report: Audited) -> None:
+        """Have a worker hold an answer against tier 0's. Runs in the background, on copies."""
+        from hotfuse.runtime.audit import AuditReply, AuditRequest, audit_job
+        from hotfuse.runtime.build import skeleton
+
+        session, form = self._session, _form(given)
+        asked = AuditRequest(skeleton(session.graph), tuple(given), tuple(results), self.config)
+
+        def finish(reply: AuditReply | BaseException) -> None:
+            if isinstance(reply, AuditReply):
+                report(form, reply.reason, reply.cpu_s)
+            else:
+                report(form, "", 0.0)  # nobody looked: that says nothing
+                session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
+
+        submit(audit_job(f"{self.name}: audit", asked, self.weight, finish, self.config))
+
+    @property
+    def executor(self) -> Executor | None:
+        return self._session.best.executor
+
     def publish(self, candidate: Serving | None) -> None:
         self._special = None
         self._session.publish(candidate)
@@ -165,12 +194,11 @@ def _form(given: Sequence[Any]) -> Hashable:
     return tuple([getattr(value, "shape", None) for value in given])
 
 
-def _agree(session: Session, own: Sequence[Any], results: Sequence[Any]) -> tuple[bool, str]:
-    for signature, a, b in zip(session.outputs, own, results, strict=True):
-        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-            verdict = alike(b, a)
-            if not verdict:
-                return False, f"{signature.name}: {verdict.reason}"
-        elif type(a) is not type(b):
-            return False, f"{signature.name}: a {type(b).__name__}, tier 0's is a {type(a).__name__}"
-    return True, ""
+def _copies(given: Sequence[Any], results: Sequence[Any]) -> tuple[list[Array], list[Array]] | None:
+    """Copies of a call's inputs and outputs; None if they are no arrays, or too large."""
+    values = (*given, *results)
+    if any(not isinstance(value, np.ndarray | np.generic) or value.dtype.hasobject for value in values):
+        return None
+    if sum(value.nbytes for value in values) > SAMPLE_BYTES:
+        return None
+    return [np.array(value) for value in given], [np.array(value) for value in results]

@@ -6,7 +6,7 @@ and how something else comes to answer them. All methods are called by the backg
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,14 +19,17 @@ from hotfuse.runtime.turns import Report, Timed
 if TYPE_CHECKING:
     from hotfuse.codegen.tile import TileProgram
     from hotfuse.runtime.build import Build
-    from hotfuse.runtime.build_jobs import BuildRequest
+    from hotfuse.runtime.build_request import BuildRequest
+    from hotfuse.runtime.executor import Executor
     from hotfuse.runtime.kernels import Kernel
+    from hotfuse.runtime.workers import Job
 
     Kernels = Mapping[TileProgram, Kernel]
 
 SAMPLE_BYTES = 1 << 28  # inputs that are larger are not copied, and nothing is proved on them
 
 Array = np.ndarray[Any, Any]
+Audited = Callable[[Hashable, str, float], None]  # the form of the call; in what the answers differ, or ""; what it cost
 
 
 class Subject(Protocol):
@@ -60,7 +63,15 @@ class Subject(Protocol):
         they agree."""
 
     def duel(self, form: Hashable, other: Any | None, report: Timed) -> None:
-        """Have calls of a form answered by what serves and by another in turn, None the original, and say how long both took."""
+        """Have calls of a form answered by what serves and by another in turn (None: the original), and say how long both
+        took."""
+
+    def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
+        """Have the answer to one of the next calls held against the original's; `submit` has a job done by a worker."""
+
+    @property
+    def executor(self) -> Executor | None:
+        """That of what serves, if it can be traced."""
 
     def publish(self, candidate: Any | None) -> None:
         """From now on calls are answered by the candidate; None: by the original."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from hotfuse.ir.graph import Graph
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.build import Unit
 from hotfuse.runtime.building import build_hoisted
-from hotfuse.runtime.replay import COMPILED, TODAY, WRONG, Finding, meaning, reproduces, ways_of
+from hotfuse.runtime.replay import COMPILED, TODAY, UNJUDGED, WRONG, Finding, meaning, reproduces, ways_of
 from hotfuse.runtime.replayer import Replayer, config_for
 from hotfuse.runtime.reproduction import Reproduction, circumstances_of
-from hotfuse.runtime.reproduction_folder import read_reproduction, write_reproduction
+from hotfuse.runtime.reproduction_folder import Written, read_reproduction, reproductions_path, write_reproduction
 from hotfuse.runtime.shrink import MOST_TRIES, Shrunk, shrink
 from hotfuse.runtime.wrong_place import WrongPlace
+
+MOST_SHOWN = 12  # operators
 
 
 class BadInput(click.ClickException):
@@ -68,11 +71,12 @@ def command(path: str, smaller: bool, folder: str | None, timeout_s: float, json
         report: dict[str, Any] = {"reproduces": wrong, "meaning": said, "findings": [_plain(f) for f in findings]}
         if smaller and wrong:
             shrunk = _shrink(console, replayer, reproduction, findings, config)
-            kept = write_reproduction(folder or str(Path(path).resolve().parent), shrunk.reproduction)
-            report["shrunk"] = _show_shrunk(console, reproduction, shrunk, kept.path, kept.reason)
+            report["shrunk"] = _show_shrunk(console, reproduction, shrunk, _keep(shrunk.reproduction, folder, Path(path)))
     write_json(json_path, report)
     if wrong:
         raise click.exceptions.Exit(1)
+    if all(finding.verdict == UNJUDGED for finding in findings):
+        raise BadInput(f"{path}: nothing of it could be judged; the table says why")
 
 
 COLUMNS = ("way", "unit", "verdict", "where", "first wrong: ours, tier 0, float64", ">largest error")
@@ -80,16 +84,18 @@ COLUMNS = ("way", "unit", "verdict", "where", "first wrong: ours, tier 0, float6
 
 def _row(finding: Finding) -> Sequence[str]:
     place = finding.place
+    head = finding.way, clean(finding.unit), clean(f"{finding.verdict}: {finding.reason or finding.what}")
     if place is None:
-        return finding.way, finding.unit, _verdict(finding), "", "", ""
+        return *head, "", "", ""
     row = f", row {place.row}" if len(place.first) > 1 else ""
     where = f"{place.name}{list(place.first)}{row}; {place.wrong:,} of {place.elements:,}"
     numbers = ", ".join(f"{number:.7g}" for number in (place.ours, place.original, place.exact))
-    return finding.way, finding.unit, _verdict(finding), where, numbers, f"{place.largest_error:.3g}"
+    return *head, clean(where), numbers, f"{place.largest_error:.3g}"
 
 
-def _verdict(finding: Finding) -> str:
-    return f"{finding.verdict}: {finding.reason}" if finding.reason else f"{finding.verdict}: {finding.what}"
+def clean(text: str) -> str:
+    """Text of a file from anywhere on one line: it is not to steer the terminal."""
+    return " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
@@ -99,21 +105,24 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 
 def _plain_place(place: WrongPlace | None) -> dict[str, Any] | None:
-    return None if place is None else dataclasses.asdict(place)
+    """JSON has no infinity."""
+    fields = {} if place is None else dataclasses.asdict(place)
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()} or None
 
 
 def _show_what(console: Console, reproduction: Reproduction, config: Config) -> None:
     """What it is, what was said of it, and what is different here."""
     graph, then, now = reproduction.graph, reproduction.circumstances, circumstances_of(config)
-    operators = " ".join(dict.fromkeys(node.op for node in graph.nodes))
+    names = list(dict.fromkeys(node.op for node in graph.nodes))
+    operators = " ".join(names[:MOST_SHOWN]) + (" ..." if len(names) > MOST_SHOWN else "")
     sizes = ", ".join(f"{name} = {size}" for name, size in reproduction.sizes.items())
     held = f"{_count(len(graph.nodes), 'node')}, {_count(len(reproduction.programs), 'program')}"
-    console.print(f"{operators} ({held}{', ' if sizes else ''}{sizes})", markup=False)
-    console.print(f"it was wrong: {reproduction.reason}", markup=False)
-    names = ("hotfuse", "generator", "numpy", "isa", "machine")
-    for name in names:
-        if getattr(then, name) != getattr(now, name):
-            console.print(f"{name} was {getattr(then, name) or 'unknown'}, and is {getattr(now, name)} here", markup=False)
+    console.print(clean(f"{operators} ({held}{', ' if sizes else ''}{sizes})"), markup=False)
+    console.print(clean(f"it was wrong: {reproduction.reason}"), markup=False)
+    for name in ("hotfuse", "generator", "numpy", "isa", "machine"):
+        was, here = getattr(then, name), getattr(now, name)
+        if was != here:
+            console.print(clean(f"{name} was {was or 'unknown'}, and is {here} here"), markup=False)
     if then.edited:
         console.print("its programs came from a folder of edited ones (HOTFUSE_TILES)", markup=False)
     console.print()
@@ -158,12 +167,19 @@ def _lowered(graph: Graph, config: Config) -> tuple[Unit, ...]:
     return build_hoisted(Hoisted(graph), host_spec(config.isa), config, lambda program: None).units
 
 
+def _keep(reproduction: Reproduction, folder: str | None, path: Path) -> Written:
+    """Write the smaller one. Of a folder that somebody chose nothing is removed."""
+    chosen = str(path.resolve().parent) if folder is None else folder
+    own = chosen == reproductions_path(Config.from_environment())
+    return write_reproduction(chosen, reproduction, "or let --keep name another folder", bounded=own)
+
+
 def _progress(console: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _show_shrunk(console: Console, before: Reproduction, shrunk: Shrunk, path: Path | None, reason: str) -> dict[str, Any]:
+def _show_shrunk(console: Console, before: Reproduction, shrunk: Shrunk, kept: Written) -> dict[str, Any]:
     after = shrunk.reproduction
     sizes = [
         (text, count(before), count(after))
@@ -171,14 +187,16 @@ def _show_shrunk(console: Console, before: Reproduction, shrunk: Shrunk, path: P
             ("nodes", lambda r: len(r.graph.nodes)),
             ("programs", lambda r: len(r.programs)),
             ("elements", lambda r: r.elements),
+            ("not zero", lambda r: r.not_zero),
         )
     ]
     console.print()
     rows = [(text, show_quantity(old), show_quantity(new)) for text, old, new in sizes]
     console.print(make_table(f"Made smaller in {shrunk.tries} tries", ("", ">before", ">after"), rows))
-    where = f"kept at {path}" if path else f"not kept: {reason}"
-    console.print(f"\n{shrunk.finding.reason}\n{where}", markup=False, soft_wrap=True)
-    return {"path": str(path) if path else "", "reason": reason, "tries": shrunk.tries, **{text: new for text, _, new in sizes}}
+    where = f"kept at {kept.path}" if kept.path else f"not kept: {kept.reason}"
+    console.print(f"\n{clean(shrunk.finding.reason)}\n{where}", markup=False, soft_wrap=True)
+    counts = {text: new for text, _, new in sizes}
+    return {"path": str(kept.path or ""), "reason": kept.reason, "tries": shrunk.tries, **counts}
 
 
 def _count(number: int, what: str) -> str:

@@ -33,7 +33,7 @@ import torch
 import hotfuse
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, code_key, is_library
-from hotfuse.frontends.torch_reach import ARRAY_BYTES, FIXED, OWN, PLAIN, Reach, cell_content, reach_from
+from hotfuse.frontends.torch_reach import ARRAY_BYTES, FIXED, OWN, PLAIN, Reach, cell_content
 from hotfuse.pace import Pace, hurry
 
 DEPTH = 100  # of objects in each other
@@ -50,10 +50,11 @@ _SIZES = tuple(f"{os.sep}{name}{os.sep}" for name in ("sympy", "mpmath"))
 _PYTHON = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep, "<frozen ")
 
 
-def digest_state(module: torch.nn.Module, ran: frozenset[CodeKey], pace: Pace = hurry) -> str:
-    """A digest of all that a trace of a module which went through this code may have read, weights and arguments aside."""
-    parts = list(module.named_modules())
-    reach = reach_from(parts, ran, pace)
+def digest_state(module: torch.nn.Module, reach: Reach, pace: Pace = hurry) -> str:
+    """A digest of all that a trace of a module may have read, weights and arguments aside. `reach` is that of the code that
+    the trace went through."""
+    parts, ran = list(module.named_modules()), reach.ran
+    assert ran is not None
     teller = _Teller(parts, ran, pace)
     for name, part in parts:
         teller.say("part", name, *_lineage(type(part)))

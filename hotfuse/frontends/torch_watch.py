@@ -25,7 +25,7 @@ from torch.nn.modules import module as nn_module
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, is_library
 from hotfuse.frontends.torch_facts import Facts, conflict, make_facts
-from hotfuse.frontends.torch_reach import OWN, PLAIN, cell_content, reach_from
+from hotfuse.frontends.torch_reach import OWN, PLAIN, Reach, cell_content, reach_from
 from hotfuse.frontends.torch_request import own_attributes
 from hotfuse.pace import Pace, hurry
 
@@ -69,15 +69,19 @@ class Tables:
 
 class ModuleWatch:
     """Watches one module tree from now on, with all that its code might read or, if it is known which code `ran`, what that
-    might have read. CaptureError if there is something among this that cannot be watched."""
+    might have read, as `reach` has it where that was found before. CaptureError if there is something among this that cannot
+    be watched."""
 
-    def __init__(self, module: torch.nn.Module, ran: frozenset[CodeKey] | None = None, pace: Pace = hurry) -> None:
+    def __init__(
+        self, module: torch.nn.Module, ran: frozenset[CodeKey] | None = None, pace: Pace = hurry, reach: Reach | None = None
+    ) -> None:
         self.module = module
+        self._ran = ran
         named: list[tuple[str, torch.nn.Module]] = []
         for name, part in module.named_modules(remove_duplicate=True):
             named.append((name or type(module).__name__, part))
             pace()
-        reach = reach_from(named, ran, pace)
+        reach = reach or reach_from(named, ran, pace)
         refusal = reach.refusal()
         if ran is not None and refusal:
             raise CaptureError(refusal)
@@ -130,7 +134,7 @@ class ModuleWatch:
         """A watch over what a capture really depended on; `facts` is how things stood where it was made."""
         if self.changed():
             return self  # and serve nothing: the state that was captured is gone
-        watch = ModuleWatch(self.module, ran, pace)
+        watch = self if self._ran == ran else ModuleWatch(self.module, ran, pace)
         differs = conflict(watch.facts, facts)
         if differs:
             raise CaptureError(f"{differs} is not what the model's source says, and the capture process only has the source")

@@ -27,8 +27,8 @@ def make_chains(
     loose: Collection[str] = (),
     tied: Sequence[Collection[str]] = (),
 ) -> list[Fused]:
-    """The groups, some of them joined, in an order in which they can run. Groups of nodes in `loose` are not joined; those whose
-    nodes are all in one of `tied` are, however large their weights."""
+    """The groups, some of them joined, in an order in which they can run. Groups of nodes in `loose` are not joined; those
+    whose nodes are all in one of `tied` are, however large their weights."""
     chains: dict[int, list[Fused]] = {}  # by the place of the last link
     made_by = {node.id: place for place, group in enumerate(groups) for node in group.nodes}
     taken: set[int] = set()
@@ -55,9 +55,9 @@ def make_chains(
 
 
 def find_joints(
-    groups: Sequence[Fused], graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], cache_bytes: int
-) -> Iterator[tuple[Fused, Fused, Dim, str]]:
-    """Pairs of groups, joined or not, that could be one chain; the bytes that pass between them; why they are not."""
+    groups: Sequence[Fused], graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]
+) -> Iterator[tuple[Fused, Fused, Dim, int]]:
+    """Pairs of groups, joined or not, that could be one chain; the bytes that pass between them, and those of their weights."""
     owner = {id(link): group for group in groups for link in (group.links or (group,))}
     links = [link for group in groups for link in (group.links or (group,))]
     made_by = {node.id: place for place, link in enumerate(links) for node in link.nodes}
@@ -68,8 +68,7 @@ def find_joints(
         first, second = owner[id(links[before])], owner[id(link)]
         handed = _type(links[before].nodes[-1].id, values)
         weights = _weights([*(first.links or (first,)), *(second.links or (second,))], values)
-        reason = f"their weights take {weights:,} bytes, more than one part in {SHARE} of the {cache_bytes:,} of the cache"
-        yield first, second, numel(handed.shape or ()) * handed.dtype.bytes, reason
+        yield first, second, numel(handed.shape or ()) * handed.dtype.bytes, weights
 
 
 def _is_link(group: Fused, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> bool:

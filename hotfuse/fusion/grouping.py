@@ -31,12 +31,12 @@ AS_RULED = Grouping()
 
 @dataclass(frozen=True)
 class Joint:
-    """Two groups that follow each other and could be one: `bytes` is what the first hands to the second, `reason` why the
-    rules left them apart."""
+    """Two groups that follow each other and could be one: `bytes` is what the first hands to the second, `weights` what both
+    have, which is why the rules left them apart: it is more than one part in `fusion.chains.SHARE` of the cache."""
 
     groups: tuple[str, str]
     bytes: Dim
-    reason: str
+    weights: int
 
 
 def name_of(group: Fused) -> str:
@@ -79,16 +79,12 @@ def _check(groups: Sequence[Fused], apart: Sequence[Fused], tied: Sequence[set[s
 
 
 def joints(
-    groups: Sequence[Fused],
-    graph: Graph,
-    values: Mapping[str, Value],
-    layouts: Mapping[str, Layout],
-    cache_bytes: int,
+    groups: Sequence[Fused], graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]
 ) -> tuple[Joint, ...]:
-    """Where groups that run one after the other could be merged, and what speaks against it."""
+    """Where groups that run one after the other could be merged."""
     return tuple(
-        Joint((name_of(first), name_of(second)), size, reason)
-        for first, second, size, reason in find_joints(groups, graph, values, layouts, cache_bytes)
+        Joint((name_of(first), name_of(second)), size, weights)
+        for first, second, size, weights in find_joints(groups, graph, values, layouts)
     )
 
 

@@ -13,45 +13,27 @@ taken apart, is refused on either side. Nothing here is fit to keep secrets or t
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import functools
 import json
 import struct
-import types
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from hotfuse.errors import HotfuseError, ParseError
-from hotfuse.ir.dim import Div, Expr, Max, Min, Symbol
-from hotfuse.ir.graph import Attrs, Constant
-from hotfuse.ir.types import DTYPES, STRING, DType, TensorType, Type, dtype_of, type_of
+from hotfuse.ir.record_kinds import ANYWHERE, CONTAINERS, SCALARS, check_of, classes_in, form_of, said_of
 from hotfuse.pace import Pace, hurry
 
 MAX_DEPTH = 200  # of parts within parts; a build has 30
-MAX_PARTS = 1 << 27  # of a record with no two parts shared; a build of BERT-base has 1 << 21
+MAX_PARTS = 1 << 27  # of a record with no two parts shared; a build of BERT-base has 71,000
 
 _HEAD = struct.Struct("<IIIQ")  # the CRC of all that follows; bytes of the JSON, of the cells, of the block
-_SCALARS = (types.NoneType, bool, int, float, str)
-_CONTAINERS = (tuple, list, dict, set, frozenset, bytes)
 _CELL = 1 << 31  # while writing: the number of a cell, not of a scalar
 
 Kind = TypeVar("Kind")
 Reader = Callable[[list[Any]], Any]
-Check = Callable[[Any], bool]
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a class is taken apart, the hints of its parts, and how it is made of them."""
-
-    parts: Callable[[Any], tuple[Any, ...]]
-    hints: tuple[Any, ...]
-    make: Callable[..., Any]
 
 
 def write_record(record: Any, pace: Pace = hurry) -> bytes:
@@ -70,11 +52,11 @@ def write_record(record: Any, pace: Pace = hurry) -> bytes:
 def read_record(kind: type[Kind], data: bytes, pace: Pace = hurry) -> Kind:
     """The record of a class, or of a union of classes, that `write_record` made bytes of. Raises ParseError if it did not."""
     hint: Any = kind
-    language, check = _language(hint), _check_of(hint)  # raise TypeError where a class has no form: that is no damage
+    language, check = _language(hint), check_of(hint)  # raise TypeError where a class has no form: that is no damage
     try:
         found = _read(language, data, pace)
         if not check(found):
-            raise ParseError(f"damaged record: {found!r:.80} is not {_said(kind)}; delete it")
+            raise ParseError(f"damaged record: {found!r:.80} is not {said_of(kind)}; delete it")
         return cast(Kind, found)
     except ParseError:
         raise
@@ -107,7 +89,7 @@ class _Writer:
 
     def number(self, value: Any, depth: int) -> int:
         kind = type(value)
-        if kind in _SCALARS:
+        if kind in SCALARS:
             exact = (kind, repr(value) if kind is float else value)  # 0.0 is not -0.0
             if exact not in self._known:
                 self._known[exact] = len(self.scalars)
@@ -139,16 +121,16 @@ class _Writer:
                 self._known[bytes, value] = self._filled
                 self.block.append(value)
                 self._filled += len(value)
-            return _CONTAINERS.index(bytes), (self._known[bytes, value], len(value))
+            return CONTAINERS.index(bytes), (self._known[bytes, value], len(value))
         if kind is tuple or kind is list:
-            return _CONTAINERS.index(kind), value
+            return CONTAINERS.index(kind), value
         if kind is dict:
-            return _CONTAINERS.index(dict), [part for item in value.items() for part in item]
+            return CONTAINERS.index(dict), [part for item in value.items() for part in item]
         if kind is set or kind is frozenset:
-            return _CONTAINERS.index(kind), sorted(value, key=repr)
+            return CONTAINERS.index(kind), sorted(value, key=repr)
         base = next((b for b in (np.ndarray, np.generic) if issubclass(kind, b)), kind)
-        form = _form_of(base)
-        return len(_CONTAINERS) + self._classes.setdefault(base.__name__, len(self._classes)), form.parts(value)
+        form = form_of(base)
+        return len(CONTAINERS) + self._classes.setdefault(base.__name__, len(self._classes)), form.parts(value)
 
 
 # ---- reading
@@ -160,7 +142,7 @@ def _read(language: Mapping[str, Reader], data: bytes, pace: Pace) -> Any:
         raise ParseError("damaged record: its length or checksum is wrong; delete it")
     after_text = _HEAD.size + of_text
     classes, scalars = json.loads(data[_HEAD.size : after_text])
-    if not set(map(type, scalars)) <= set(_SCALARS):
+    if not set(map(type, scalars)) <= set(SCALARS):
         raise ParseError("damaged record: a scalar that is none; delete it")
     block = memoryview(data)[after_text + of_cells :]
     readers: list[Reader] = [*_CONTAINER_READERS, functools.partial(_read_bytes, block), *(language[n] for n in classes)]
@@ -206,20 +188,20 @@ _CONTAINER_READERS: tuple[Reader, ...] = (tuple, list, _read_dict, set, frozense
 @functools.cache
 def _language(kind: Any) -> dict[str, Reader]:
     """A reader for each class that may occur in a record, by name."""
-    waiting, found = [kind, *_ANYWHERE], dict[str, Any]()
+    waiting, found = [kind, *ANYWHERE], dict[str, Any]()
     while waiting:
-        for part in _classes_in(waiting.pop()):
+        for part in classes_in(waiting.pop()):
             if found.get(part.__name__, part) is not part:
-                raise TypeError(f"two classes {part.__name__} in records of {_said(kind)}; rename one")
+                raise TypeError(f"two classes {part.__name__} in records of {said_of(kind)}; rename one")
             if part.__name__ not in found:
                 found[part.__name__] = part
-                waiting.extend(_form_of(part).hints)
+                waiting.extend(form_of(part).hints)
     return {name: _reader(part) for name, part in found.items()}
 
 
 def _reader(kind: type) -> Reader:
-    form = _form_of(kind)
-    checks = [_check_of(hint) for hint in form.hints]
+    form = form_of(kind)
+    checks = [check_of(hint) for hint in form.hints]
     make, count = form.make, len(checks)
 
     def read(parts: list[Any]) -> Any:
@@ -227,146 +209,8 @@ def _reader(kind: type) -> Reader:
             raise ParseError(f"damaged record: a {kind.__name__} has {count} parts, not {len(parts)}; delete it")
         for check, part in zip(checks, parts, strict=True):
             if not check(part):
-                said = f"{part!r:.80} is not {_said(form.hints[checks.index(check)])}"
+                said = f"{part!r:.80} is not {said_of(form.hints[checks.index(check)])}"
                 raise ParseError(f"damaged record: in a {kind.__name__}: {said}; delete it")
         return make(*parts)
 
     return read
-
-
-# ---- hints
-
-
-def _classes_in(hint: Any) -> list[Any]:
-    """The classes with a form that a hint names."""
-    if get_origin(hint) is Literal or hint in (Any, object, Ellipsis, *_SCALARS, *_CONTAINERS):
-        return []
-    parts = get_args(hint)
-    return [hint] if not parts else [found for part in parts for found in _classes_in(part)]
-
-
-@functools.cache
-def _check_of(hint: Any) -> Check:
-    """Whether a value is what a hint says. Containers are looked through; what is in a record was checked when it was made."""
-    if hint is Any or hint is object:
-        return lambda value: True
-    kinds, deep = _alternatives(hint)
-    if not deep:
-        return lambda value: type(value) in kinds
-
-    def check(value: Any) -> bool:
-        kind = type(value)
-        return kind in kinds or (kind in deep and any(found(value) for found in deep[kind]))
-
-    return check
-
-
-def _alternatives(hint: Any) -> tuple[frozenset[type], Mapping[type, list[Check]]]:
-    """The types that a hint takes whatever they hold, and others with checks, one of which must hold."""
-    kinds: set[type] = set()
-    deep: dict[type, list[Check]] = {}
-    for part in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
-        origin, inner = get_origin(part), get_args(part)
-        if part is None:
-            kinds.add(types.NoneType)
-        elif part is float:
-            kinds |= {float, int}
-        elif origin is Literal:
-            for option in inner:
-                deep.setdefault(type(option), []).append(functools.partial(_is_same, option))
-        elif origin is tuple and (len(inner) != 2 or inner[1] is not Ellipsis):
-            deep.setdefault(tuple, []).append(functools.partial(_is_row, [_check_of(h) for h in inner]))
-        elif origin in (tuple, list, set, frozenset):
-            deep.setdefault(origin, []).append(_all_are(inner[0]))
-        elif isinstance(origin, type) and issubclass(dict, origin):  # a Mapping too
-            deep.setdefault(dict, []).append(_all_items_are(*inner))
-        elif isinstance(part, type):
-            kinds.add(part)
-        else:
-            kinds.add(cast(type, origin))  # np.ndarray[...]: what is in it, its class knows
-    return frozenset(kinds), deep
-
-
-def _is_same(option: Any, value: Any) -> bool:
-    return bool(option == value)
-
-
-def _is_row(checks: list[Check], value: tuple[Any, ...]) -> bool:
-    return len(checks) == len(value) and all(check(part) for check, part in zip(checks, value, strict=True))
-
-
-def _all_are(hint: Any) -> Check:
-    check = _check_of(hint)
-    if hint is Any:
-        return check
-    kinds, deep = _alternatives(hint)
-    # The types of all at once: most tuples are long and of one type.
-    return lambda values: kinds.issuperset(map(type, values)) or (bool(deep) and all(map(check, values)))
-
-
-def _all_items_are(key: Any, value: Any) -> Check:
-    keys, values = _all_are(key), _all_are(value)
-    return lambda found: keys(found) and values(found.values())
-
-
-def _said(hint: Any) -> str:
-    return getattr(hint, "__name__", str(hint))
-
-
-# ---- forms of classes
-
-
-@functools.cache
-def _form_of(kind: Any) -> Form:
-    """The form of a class: its own in the table below, or that of its fields."""
-    kind = get_origin(kind) or kind
-    if kind in _FORMS:
-        return _FORMS[kind]
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return Form(lambda value: (value.name,), (str,), kind.__getitem__)
-    if dataclasses.is_dataclass(kind) and all(field.init and not field.kw_only for field in dataclasses.fields(kind)):
-        names = [field.name for field in dataclasses.fields(kind)]
-    elif isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        names = list(kind._fields)
-    else:
-        raise TypeError(f"{_said(kind)} has no record form; give it one in _FORMS")
-    hints = get_type_hints(kind, localns=_NAMES)
-    return Form(lambda value: tuple([getattr(value, name) for name in names]), tuple(hints[name] for name in names), kind)
-
-
-def _array_parts(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    dtype = dtype_of(array)
-    return dtype, array.shape, tuple(array.reshape(-1).tolist()) if dtype is STRING else array.tobytes()
-
-
-def _make_array(dtype: DType, shape: tuple[int, ...], data: bytes | tuple[str | bytes, ...]) -> np.ndarray[Any, Any]:
-    """An array that nobody can write to."""
-    if isinstance(data, bytes) is (dtype is STRING):
-        raise ParseError(f"damaged record: an array of {dtype} that is none; delete it")
-    if isinstance(data, bytes):
-        return np.frombuffer(data, dtype.numpy).reshape(shape)
-    made = np.empty(len(data), object)
-    made[:] = data
-    made.flags.writeable = False
-    return made.reshape(shape)
-
-
-def _make_constant(array: np.ndarray[Any, Any], type: TensorType) -> Constant:
-    if type != type_of(array):
-        raise ParseError(f"damaged record: a constant of type {type} that is {type_of(array)}; delete it")
-    return Constant(array, type)
-
-
-_Monomial = tuple[tuple[Symbol | Div | Min | Max, int], ...]
-_FORMS: dict[Any, Form] = {
-    Expr: Form(lambda dim: (dim.terms,), (tuple[tuple[_Monomial, int], ...],), Expr),
-    DType: Form(lambda dtype: (dtype.name,), (str,), DTYPES.__getitem__),
-    Attrs: Form(lambda attrs: (dict(attrs),), (dict[str, Any],), Attrs),
-    Constant: Form(lambda constant: (constant.numpy(), constant.type), (np.ndarray, TensorType), _make_constant),
-    np.ndarray: Form(_array_parts, (DType, tuple[int, ...], bytes | tuple[str | bytes, ...]), _make_array),
-    np.generic: Form(lambda scalar: (np.asarray(scalar),), (np.ndarray,), lambda array: array[()]),
-    complex: Form(lambda value: (value.real, value.imag), (float, float), complex),
-    slice: Form(lambda value: (value.start, value.stop, value.step), (int | None, int | None, int | None), slice),
-}
-_ANYWHERE = (*_FORMS, Type)  # what a field of any type may hold, besides what other fields do
-_NAMES = {kind.__name__: kind for kind in (Expr, Symbol, Div, Min, Max)}  # names in the hint of a Dim, wherever that is used

@@ -52,13 +52,15 @@ class Unit:
 @dataclass(frozen=True, eq=False)
 class Build:
     """What `hoisted.main` runs as; `reasons` say of nodes that could have had kernels why they have none, `joints` where units
-    could be merged. Calls of some sizes may have units of their own (`special`)."""
+    could be merged. Calls of some sizes may have units of their own (`special`). Where something failed that may not fail
+    again it is not `lasting`."""
 
     hoisted: Hoisted
     units: tuple[Unit, ...]
     reasons: Mapping[str, str] = field(default_factory=dict)
     joints: tuple[Joint, ...] = ()
     special: Mapping[Sizes, tuple[Unit, ...]] = field(default_factory=dict)
+    lasting: bool = True
 
     @property
     def main(self) -> Graph:

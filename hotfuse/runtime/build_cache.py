@@ -45,8 +45,9 @@ def cached_build(asked: BuildRequest, pace: Pace = hurry) -> BuildReply | None:
 
 
 def keep_build(asked: BuildRequest, reply: BuildReply) -> None:
-    """Remember an answer. Programs that were edited by hand are nobody else's."""
-    _keep(BUILD, asked, replace(reply, compiled=0, cpu_s=0.0))
+    """Remember an answer, if it would be the same the next time: what failed for want of memory may not fail again."""
+    if reply.build.lasting:
+        _keep(BUILD, asked, replace(reply, compiled=0, cpu_s=0.0))
 
 
 def cached_proof(asked: ProveRequest, pace: Pace = hurry) -> ProveReply | None:
@@ -115,21 +116,23 @@ def _cache(config: Config) -> DiskCache | None:
 
 
 def _key(asked: BuildRequest | ProveRequest, pace: Pace = hurry) -> str:
-    """All that an answer follows from; nothing where that cannot be told."""
+    """All that an answer follows from, after the name of the model, which whoever lists the cache looks for. Nothing where that
+    cannot be told."""
     spec = host_spec(asked.config.isa)
     facts: tuple[Any, ...]
     if isinstance(asked, BuildRequest):
-        facts = (asked.graph, asked.live, asked.sizes, asked.grouping)
+        name, facts = asked.graph.name, (asked.graph, asked.live, asked.sizes, asked.grouping)
     else:
         threads = (asked.config.threads, spec.threads)
-        facts = (asked.build, asked.objects, asked.units, asked.other_sizes, threads, dict(sorted(asked.digests.items())))
+        digests = dict(sorted(asked.digests.items()))
+        name, facts = asked.build.main.name, (asked.build, asked.objects, asked.units, asked.other_sizes, threads, digests)
         if not asked.digests and weights_of(asked.build):
             return ""
     try:
         what = hashlib.sha256(write_record(facts, pace)).hexdigest()
     except TypeError:  # an attribute that has no record form
         return ""
-    return "\n".join((version(), spec.key, what))
+    return "\n".join((f"{name}: {what}", version(), spec.key))
 
 
 @functools.cache

@@ -12,15 +12,11 @@ import numpy as np
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
+from hotfuse.ir.graph import Graph
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.runtime.build import Build
-from hotfuse.runtime.build_request import Array
-from hotfuse.runtime.build_request import BuildReply as BuildReply
-from hotfuse.runtime.build_request import BuildRequest as BuildRequest
-from hotfuse.runtime.build_request import ProveReply as ProveReply
-from hotfuse.runtime.build_request import ProveRequest as ProveRequest
-from hotfuse.runtime.build_request import Weight as Weight
+from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.child import Serve
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.workers import Job, Pool
@@ -79,9 +75,10 @@ def serve_weights(weight: Weight) -> Serve:
     return lambda name: np.ascontiguousarray(weight(name.decode())).reshape(-1).view(np.uint8).data
 
 
-def ask_weights(build: Build, ask_back: Callable[[bytes], bytes]) -> Weight:
-    """The other side: the weights of a build, asked for by name."""
-    halves = [half for half in (build.hoisted.prepare, build.main) if half is not None]
+def ask_weights(model: Build | Graph, ask_back: Callable[[bytes], bytes]) -> Weight:
+    """The other side: the weights of a model, asked for by name."""
+    parts = (model,) if isinstance(model, Graph) else (model.hoisted.prepare, model.main)
+    halves = [half for half in parts if half is not None]
     types = {name: half.type(name) for half in halves for name in half.weights}
 
     def weight(name: str) -> Array:

@@ -1,6 +1,6 @@
 """The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
 
-    request   a BuildRequest, ProveRequest or ReproduceRequest, as a parcel  ->  its reply
+    request   a BuildRequest, ProveRequest, AuditRequest or ReproduceRequest, as a parcel  ->  its reply
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
@@ -23,7 +23,9 @@ def main() -> None:
 
 
 def answer(request: bytes, ask_back: AskBack) -> bytes:
-    from hotfuse.runtime.build_jobs import BuildRequest, ask_weights
+    from hotfuse.runtime.audit import AuditRequest, audit_here
+    from hotfuse.runtime.build_jobs import ask_weights
+    from hotfuse.runtime.build_request import BuildRequest
     from hotfuse.runtime.build_work import build_here, prove_here
     from hotfuse.runtime.faults import commit, fault_of
     from hotfuse.runtime.parcel import unwrap, wrap
@@ -34,6 +36,8 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
     asked = unwrap(request)
     if isinstance(asked, BuildRequest):
         return wrap(build_here(asked))
+    if isinstance(asked, AuditRequest):
+        return wrap(audit_here(asked, ask_weights(asked.graph, ask_back)))
     weight = ask_weights(asked.build, ask_back)
     return wrap(reproduce_here(asked, weight) if isinstance(asked, ReproduceRequest) else prove_here(asked, weight))
 

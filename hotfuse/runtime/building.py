@@ -61,13 +61,14 @@ def build_hoisted(
     groups = make_groups(graph, graph.values, places, spec.l2_bytes, grouping)
     for group in groups:
         builder.add(group)
-    found = joints(groups, graph, graph.values, places, spec.l2_bytes)
+    found = joints(groups, graph, graph.values, places)
     made = {unit.name for unit in builder.units}
-    return Build(hoisted, tuple(builder.units), builder.reasons, tuple(j for j in found if made.issuperset(j.groups)))
+    kept = tuple(joint for joint in found if made.issuperset(joint.groups))
+    return Build(hoisted, tuple(builder.units), builder.reasons, kept, lasting=builder.lasting)
 
 
 class _Builder:
-    """State: the units made so far, and why other nodes have none."""
+    """State: the units made so far, why other nodes have none, and whether they never will."""
 
     def __init__(self, graph: Graph, places: Mapping[str, Layout], spec: Spec, config: Config, make: MakeCode) -> None:
         self._graph, self._places, self._spec, self._config, self._make = graph, places, spec, config, make
@@ -75,6 +76,7 @@ class _Builder:
         self._lowered: Known = {}
         self.units: list[Unit] = []
         self.reasons: dict[str, str] = {}
+        self.lasting = True
 
     def add(self, group: Fused) -> None:
         """Make a group's recipes and code. A chain that cannot be made is made link by link."""
@@ -88,8 +90,10 @@ class _Builder:
                 self._make(recipe.program)
             self.units.append(Unit(group.kind, tuple(node.id for node in group.nodes), used))
         except Exception as error:  # no defect of the generator may keep a model from answering
-            if self._config.strict and not isinstance(error, TileError | CodegenError):
-                raise
+            if not isinstance(error, TileError | CodegenError):
+                self.lasting = False
+                if self._config.strict:
+                    raise
             for link in group.links:
                 self.add(link)
             if not group.links:

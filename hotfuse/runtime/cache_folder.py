@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hotfuse.config import Config
 
 OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-NAME, OPTION = "cache folder", "HOTFUSE_CACHE"
+NAME, OTHERWISE = "cache folder", "or let HOTFUSE_CACHE name another folder, or `off`"
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,9 @@ def folder_path(config: Config) -> str | None:
     return os.path.join(os.path.abspath(platformdirs.user_cache_dir("hotfuse")), "kernels")
 
 
-def open_folder(path: str, name: str = NAME, option: str = OPTION) -> Folder | str:
-    """The folder at a path, made if it is not there; the reason if it is refused, which calls it by a name and says what to set
-    for another one."""
-    otherwise = _otherwise(option)
+def open_folder(path: str, name: str = NAME, otherwise: str = OTHERWISE) -> Folder | str:
+    """The folder at a path, made if it is not there; the reason if it is refused, which calls it by a name and says what else
+    can be done."""
     if os.open not in os.supports_dir_fd or not hasattr(os, "geteuid"):
         return "this system cannot open files of a folder safely, so nothing is kept on disk"
     try:
@@ -78,16 +77,15 @@ def open_folder(path: str, name: str = NAME, option: str = OPTION) -> Folder | s
             return f"the {name} {path!r} is a symbolic link or no folder; give the path of a real folder, {otherwise}"
         return f"the {name} {path!r} cannot be opened ({_said(error)}); make it readable for you, {otherwise}"
     status = os.fstat(descriptor)
-    reason = refusal(status, path, name, option)
+    reason = refusal(status, path, name, otherwise)
     if reason:
         os.close(descriptor)
         return reason
     return Folder(path, descriptor, status.st_dev, status.st_ino)
 
 
-def refusal(status: os.stat_result, path: str, name: str = NAME, option: str = OPTION) -> str:
+def refusal(status: os.stat_result, path: str, name: str = NAME, otherwise: str = OTHERWISE) -> str:
     """Why a folder is not to be trusted; empty if it is."""
-    otherwise = _otherwise(option)
     if status.st_uid != os.geteuid():
         return f"the {name} {path!r} belongs to another user (number {status.st_uid}); give it to yourself, {otherwise}"
     mode = stat.S_IMODE(status.st_mode)
@@ -97,10 +95,6 @@ def refusal(status: os.stat_result, path: str, name: str = NAME, option: str = O
             f"remove what you do not trust in it and `chmod 700` it, {otherwise}"
         )
     return ""
-
-
-def _otherwise(option: str) -> str:
-    return f"or let {option} name another folder, or `off`"
 
 
 def _said(error: OSError | ValueError) -> str:

@@ -30,7 +30,9 @@ from hotfuse.errors import CaptureError, ParseError
 from hotfuse.frontends.torch_code import CodeKey
 from hotfuse.frontends.torch_digest import digest_state
 from hotfuse.frontends.torch_program import Trace
+from hotfuse.frontends.torch_reach import reach_from
 from hotfuse.frontends.torch_skeleton import skeleton_key
+from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.ir.guard import ShapeClass
 from hotfuse.ir.record_form import read_record, write_record
 from hotfuse.pace import Pace, hurry
@@ -55,10 +57,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class Recalled:
-    """What the cache has for a request: the trace, or None and where one may be put; and why it is none."""
+    """What the cache has for a request: a trace, and a watch that began when all was as it was then; or why there is none, and
+    where one may be put."""
 
-    trace: Trace | None
     place: str
+    trace: Trace | None = None
+    watch: ModuleWatch | None = None
     reason: str = ""
 
 
@@ -66,26 +70,34 @@ def recall(
     cache: DiskCache, request: bytes, module: torch.nn.Module, shapes: Sequence[Sequence[int]], pace: Pace = hurry
 ) -> Recalled:
     """The trace that was kept for a request, a skeleton, about a call of these shapes."""
-    key = capture_key(request, pace)
+    key = capture_key(request)
     place = reason = ""
     for number in range(PLACES):
         place = f"{key} {number}"
         data = cache.get(KIND, place)
         if not data:
-            return Recalled(None, place, reason or "nothing is kept for such a request")
+            return Recalled(place, reason=reason or "nothing is kept for such a request")
         try:
             head = _START.size + _START.unpack_from(data)[0]
             terms = read_record(Terms, data[_START.size : head])
-            pace()
             reason = terms.shapes.check(shapes)
-            if reason:
-                continue
-            if digest_state(module, terms.ran, pace) != terms.state:
-                return Recalled(None, place, "the model's code, or what it reads, is not what it was")
-            return Recalled(read_record(Trace, data[head:]), place)
-        except (ParseError, CaptureError, struct.error) as error:
-            return Recalled(None, place, str(error))
-    return Recalled(None, place, reason)
+            if not reason:
+                watch = _watch(module, terms, pace)
+                return Recalled(place, read_record(Trace, data[head:]), watch)
+        except (CaptureError, ParseError, struct.error) as error:
+            return Recalled(place, reason=str(error))
+    return Recalled(place, reason=reason)
+
+
+def _watch(module: torch.nn.Module, terms: Terms, pace: Pace) -> ModuleWatch:
+    """A watch over a module that is as the terms say; CaptureError if it is not."""
+    reach = reach_from(module.named_modules(), terms.ran, pace)
+    watch = ModuleWatch(module, terms.ran, pace, reach)  # before the look at all of it: what changes amid that is noticed
+    state = digest_state(module, reach, pace)
+    why = watch.changed() or ("the model's code, or what it reads, is not what it was" if state != terms.state else "")
+    if why:
+        raise CaptureError(why)
+    return watch
 
 
 def make_entry(module: torch.nn.Module, trace: Trace, pace: Pace = hurry) -> bytes:
@@ -95,18 +107,18 @@ def make_entry(module: torch.nn.Module, trace: Trace, pace: Pace = hurry) -> byt
         raise CaptureError(f"it has no form on disk: {form}")
     if program.ran is None:
         raise CaptureError("nobody knows which code ran")
-    terms = write_record(Terms(trace.shapes, program.ran, digest_state(module, program.ran, pace)))
+    state = digest_state(module, reach_from(module.named_modules(), program.ran, pace), pace)
+    terms = write_record(Terms(trace.shapes, program.ran, state))
     if len(terms) + len(form) > ENTRY_BYTES:
         raise CaptureError(f"it takes {len(form) >> 20} MiB, and an entry at most {ENTRY_BYTES >> 20}")
     return b"".join((_START.pack(len(terms)), terms, form))
 
 
-def capture_key(request: bytes, pace: Pace = hurry) -> str:
+def capture_key(request: bytes) -> str:
     """All that the capture process's answer follows from and that is known before: the request, what makes a program of it."""
     digest = hashlib.sha256(repr((_versions(), _installed())).encode())
     for path in _sources():  # who edits them never meets an old program
         digest.update(_contents(path))
-        pace()
     return f"{skeleton_key(request)} {digest.hexdigest()}"
 
 

@@ -1,8 +1,9 @@
 """Dispatch on what kernels were made for: those for a call's very sizes, then those for every size, then tier 0.
 
-What a call must be like for kernels to answer it is checked where it is cheapest. dtypes and ranks: by the types that bound plans
-are looked up by. Strides and alignment: arrays that are not contiguous are copied, and kernels load unaligned. Devices: by the
-engine. Sizes: here, once for each shape that is bound. A call that fits nothing is a miss, which the next lower tier answers.
+What a call must be like for kernels to answer it is checked where it is cheapest. dtypes and ranks: by the types that bound
+plans are looked up by. Strides and alignment: arrays that are not contiguous are copied, and kernels load unaligned. Devices:
+by the engine. Sizes: here, once for each shape that is bound. A call that fits nothing is a miss, which the next lower tier
+answers.
 """
 
 from __future__ import annotations

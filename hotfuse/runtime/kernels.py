@@ -22,10 +22,11 @@ from hotfuse.runtime.objects import object_of
 class Kernel:
     """A program and its code. Whoever may call it holds it."""
 
-    __slots__ = ("__weakref__", "address", "code", "program")
+    __slots__ = ("__weakref__", "address", "code", "data", "program")
 
     def __init__(self, program: TileProgram, data: bytes) -> None:
         self.program = program
+        self.data = data
         self.code = Code(data)
         self.address = self.code.address(program.name)
 

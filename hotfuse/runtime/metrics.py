@@ -25,7 +25,7 @@ from hotfuse.locks import make_lock
 from hotfuse.runtime.metrics_text import Family, Sample, exposition
 
 NAMES = 256  # of models that are told apart; the rest is one row
-REST = "(others)"
+REST, DYNAMO = "(others)", "(dynamo)"
 
 
 @dataclass
@@ -53,10 +53,14 @@ COUNTERS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ("compile_cpu_seconds", "CPU time of workers that built kernels.", lambda t: t.sum_of("cpu_s")),
     ("proofs", "Proofs of kernels against the original operators.", lambda t: t.events["tier.prove"]),
     ("shadowed_calls", "Calls that the original and a candidate answered.", lambda t: t.events["tier.shadowed"]),
-    ("audits", "Calls of published kernels that the original answered, too.", lambda t: t.events["tier.audited"]),
+    (
+        "audits",
+        "Calls of published kernels that the original answered, too.",
+        lambda t: t.events["audit.passed"] + t.events["audit.failed"],
+    ),
     (
         "mismatches",
-        "Proofs, shadowed calls and captured programs that answered otherwise than the original.",
+        "Proofs, shadowed calls, audits and captured programs that answered otherwise than the original.",
         lambda t: t.events["tier.disproved"] + t.events["capture.differs"] + _disagreed(t),
     ),
     ("quarantines", "Kernels, or all of a target, that never serve again.", lambda t: t.events["tier.quarantine"]),
@@ -66,8 +70,8 @@ COUNTERS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
 
 
 def _disagreed(totals: Totals) -> float:
-    kinds = ("tier.shadowed", "tier.audited")
-    return sum(totals.events[kind] - totals.sums[kind, "ok"] for kind in kinds)
+    """A failed audit is told as a shadowed call as well."""
+    return totals.events["tier.shadowed"] - totals.sums["tier.shadowed", "ok"]
 
 
 class _Watched:
@@ -146,6 +150,10 @@ def collect() -> list[Family]:
             totals[name].add(gone)
         for watched in _WATCHED:
             totals[watched.name].add(watched.totals())
+    backend = sys.modules.get("hotfuse.runtime.torch_backend")  # one log for all that Dynamo compiles
+    if backend is not None:
+        log = backend.EVENTS
+        totals.setdefault(DYNAMO, Totals()).add(Totals(events=Counter(log.counted()), sums=Counter(dict(log.sums))))
     return [*_counters(totals), *_gauges(alive), *_of_process()]
 
 

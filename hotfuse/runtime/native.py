@@ -12,10 +12,12 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.build import Build, Unit, attached, skeleton
+from hotfuse.runtime.build_cache import cached_build, keep_build
+from hotfuse.runtime.build_request import BuildReply, BuildRequest
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.dispatch import Dispatch
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.kernels import Kernel, kernel_of
+from hotfuse.runtime.kernels import Kernel, kernel_of, link_kernels
 from hotfuse.runtime.native_binding import NativeBinder
 
 
@@ -37,12 +39,19 @@ def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:
 
 
 def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
-    """An executor of a graph whose constants never change: what follows from them is computed once. Compiles now."""
-    from hotfuse.runtime.building import make_build  # lowering is much code; who is given a build needs none of it
+    """An executor of a graph whose constants never change: what follows from them is computed once. Compiles now what the cache
+    has not."""
+    asked = BuildRequest(skeleton(graph), config)
+    known = cached_build(asked)
+    if known is not None:
+        build, kernels = known.build, link_kernels(known.build.programs, known.objects)
+    else:
+        from hotfuse.runtime.building import make_build  # lowering is much code; who is given a build needs none of it
 
-    shop = Workshop(config)
-    build = make_build(skeleton(graph), shop.spec, config, shop)
-    return build_executor(attached(build.hoisted, graph.constants), build, shop.kernels, engine, config)
+        shop = Workshop(config)
+        build, kernels = make_build(asked.graph, shop.spec, config, shop), shop.kernels
+        keep_build(asked, BuildReply(build, tuple(kernels[program].data for program in build.programs), 0, 0.0))
+    return build_executor(attached(build.hoisted, graph.constants), build, kernels, engine, config)
 
 
 def main_executor(hoisted: Hoisted, engine: Any, config: Config) -> Executor:

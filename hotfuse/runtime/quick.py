@@ -79,6 +79,8 @@ class ShortWay:
         fresh = bound.outputs == tuple((place, False) for place in step.outputs)
         if isinstance(segment, Segment) and step.inputs == bound.inputs and fresh:
             form = tuple(part for a in arrays for part in (a.dtype, a.shape))
+            if form in self._table:  # the call was only looked at
+                return
             made = segment, segment.array_call(arrays)
             with self._lock:
                 if len(self._table) < self._limit:

@@ -76,7 +76,7 @@ def _of_death(request: ReplayRequest, error: WorkerError) -> Finding:
 def config_for(reproduction: Reproduction, config: Config) -> Config:
     """The options under which it is replayed: those of when it was written, as far as this machine has them; no cache."""
     then = reproduction.circumstances
-    chosen = replace(config, cache="off", strict=False, threads=max(1, min(then.threads, 256)))
+    chosen = replace(config, cache="off", tiles="", strict=False, threads=max(1, min(then.threads, 256)))
     try:
         host_spec(then.isa)
         return replace(chosen, isa=then.isa)

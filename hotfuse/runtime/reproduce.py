@@ -1,36 +1,39 @@
-"""Writing reproductions behind a model that serves: what a build worker is asked, and the job that asks it.
+"""Writing reproductions behind a model that serves: what a build worker is asked, and how it is asked (`submit_reproduction`).
 
     ReproduceRequest: a build, its code, the inputs of a call, a unit  ->  ReproduceReply: where it was written, or why not
                       (weights are asked back, by name)
 
 With a unit, the worker finds out on which inputs its kernels are wrong, the call's or the same at other sizes, and cuts the
-unit out at those. With none (a call was answered otherwise, and nobody knows by which unit; or the proof itself died) the whole
-graph is written and nothing is run.
+unit out at those. With none (a call was answered otherwise) it looks for one that is wrong on the call's inputs; where each is
+right by itself, or the worker has died of it before and nothing may be run, the whole graph is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
+from hotfuse.errors import WorkerError
 from hotfuse.events import EventLog
-from hotfuse.pace import Pace, Unhurried
+from hotfuse.pace import Unhurried
 from hotfuse.runtime.build import Build, baked
-from hotfuse.runtime.build_jobs import Weight, serve_weights
+from hotfuse.runtime.build_jobs import serve_weights
+from hotfuse.runtime.build_request import Weight
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_inputs import at_other_sizes
 from hotfuse.runtime.reproduction import CALL, UNIT, Reproduction, circumstances_of, cut_call, cut_unit
-from hotfuse.runtime.reproduction_folder import reproductions_path, write_reproduction
+from hotfuse.runtime.reproduction_folder import ONE_BYTES, reproductions_path, write_reproduction
 from hotfuse.runtime.unit_proof import Outcome, Subject, Values, prove_unit
-from hotfuse.runtime.workers import Job
+from hotfuse.runtime.workers import DEADLY, Job
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +41,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, eq=False)
 class ReproduceRequest:
     """`unit` is the place of the wrong one, None if nobody knows; `reason` is what is known to be wrong. `inputs` are those of
-    the call. Units that were made for the sizes of this call alone (not for `other_sizes`) are written down for these alone."""
+    the call. Units that were made for the sizes of this call alone (not for `other_sizes`) are written down for these alone.
+    Without `run` no kernel runs."""
 
     build: Build
     objects: tuple[bytes, ...]
@@ -47,6 +51,7 @@ class ReproduceRequest:
     unit: int | None
     reason: str
     other_sizes: bool = True
+    run: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,21 +75,33 @@ def reproduce_here(asked: ReproduceRequest, weight: Weight) -> ReproduceReply:
 
 
 def make_reproduction(asked: ReproduceRequest, weight: Weight) -> Reproduction:
-    build = asked.build
-    circumstances = circumstances_of(asked.config, asked.objects)
-    if asked.unit is None:
-        graph, tensors = cut_call(build, asked.inputs, weight)
+    build, place = asked.build, asked.unit
+    if place is None and asked.run:
+        place = _find_wrong(asked, weight)
+    if place is None or not asked.run:
+        graph, tensors = cut_call(build, asked.inputs, weight, ONE_BYTES)
+        circumstances = circumstances_of(asked.config, asked.objects)
         return Reproduction(CALL, asked.reason, "", graph, build.units, tensors, circumstances)
-    seen = _see(asked, asked.unit, weight)
-    graph, tensors = cut_unit(build, asked.unit, seen.subject, seen.values)
+    seen = _see(asked, place, weight)
+    graph, tensors = cut_unit(build, place, seen.subject, seen.values)
     if not asked.other_sizes:
         graph = baked(graph, seen.subject.sizes)
-    unit = build.units[asked.unit]
+    unit = build.units[place]
     mine = {recipe.program for recipe in unit.recipes}
     objects = [data for program, data in zip(build.programs, asked.objects, strict=True) if program in mine]
     circumstances = circumstances_of(asked.config, objects)
     reason = seen.outcome.reason or f"{asked.reason} (it did not show again while this was written)"
     return Reproduction(UNIT, reason, seen.outcome.what, graph, (unit,), tensors, circumstances)
+
+
+def _find_wrong(asked: ReproduceRequest, weight: Weight) -> int | None:
+    """The first unit that is wrong on the call's inputs."""
+    verdicts = prove(asked.build, _kernels(asked), asked.inputs, weight, asked.config)
+    return next((verdict.unit for verdict in verdicts if verdict.tried and not verdict.ok), None)
+
+
+def _kernels(asked: ReproduceRequest) -> dict[TileProgram, Kernel]:
+    return {program: Kernel(program, data) for program, data in zip(asked.build.programs, asked.objects, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,7 @@ class _Seen:
 
 def _see(asked: ReproduceRequest, unit: int, weight: Weight) -> _Seen:
     """The unit on the first inputs that show that it is wrong; on the call's own if none do any more."""
-    kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
+    kernels = _kernels(asked)
     seen: list[_Seen] = []
 
     def look(subject: Subject, values: Values, driver: Driver, threads: int) -> Outcome:
@@ -115,24 +132,31 @@ def _see(asked: ReproduceRequest, unit: int, weight: Weight) -> _Seen:
     return seen[0]
 
 
-def reproduce_job(
-    label: str,
-    request: Callable[[], ReproduceRequest],
-    weight: Weight,
-    finish: Callable[[ReproduceReply | BaseException], None],
-    config: Config,
-    pace: Callable[[], Pace] = Unhurried,
-) -> Job:
-    """`weight` gives a weight of the graph that was built, by name; it is called by a worker's thread."""
-    return Job(
-        label,
-        lambda: wrap(request(), pace()),
+def submit_reproduction(
+    submit: Callable[[Job], None], label: str, request: ReproduceRequest, weight: Weight, events: EventLog
+) -> None:
+    """Have a reproduction written behind what serves. What comes of it is an event. Where the worker dies of the kernels, the
+    whole call is written and none is run. `weight` gives a weight of the graph that was built, by name; it is called by a
+    worker's thread."""
+    if reproductions_path(request.config) is None:
+        return
+
+    def finish(result: ReproduceReply | BaseException) -> None:
+        if isinstance(result, WorkerError) and result.cause in DEADLY and request.run:
+            submit_reproduction(submit, label, replace(request, unit=None, run=False), weight, events)
+        else:
+            note_reproduction(events, label, result)
+
+    job = Job(
+        f"reproduction of {label}",
+        lambda: wrap(request, Unhurried()),
         finish,
-        config.compile_timeout_s,
-        config.max_worker_bytes,
+        request.config.compile_timeout_s,
+        request.config.max_worker_bytes,
         serve=serve_weights(weight),
-        read=lambda body: _reply(unwrap(body, pace())),
+        read=lambda body: _reply(unwrap(body, Unhurried())),
     )
+    submit(job)
 
 
 def _reply(record: Any) -> ReproduceReply:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
+from hotfuse.errors import LimitExceeded
 from hotfuse.ir.dim import Dim, Expr, Symbol, symbol, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.types import I64, SizeType, TensorType, Type, tensor, type_of
@@ -85,6 +87,11 @@ class Reproduction:
     @property
     def elements(self) -> int:
         return sum(array.size for array in self.tensors.values())
+
+    @property
+    def not_zero(self) -> int:
+        """Elements that are another number."""
+        return sum(int(np.count_nonzero(array)) for array in self.tensors.values())
 
 
 def is_size(value: Value) -> bool:
@@ -196,8 +203,9 @@ def _dims(graph: Graph) -> Iterable[Dim]:
             yield from (d for d in (attr if isinstance(attr, tuple) else (attr,)) if isinstance(d, Expr))
 
 
-def cut_call(build: Build, inputs: Values, weight: Callable[[str], Array]) -> tuple[Graph, dict[str, Array]]:
-    """The whole graph, what was prepared computed in it again, and all that it takes."""
+def cut_call(build: Build, inputs: Values, weight: Callable[[str], Array], most_bytes: int) -> tuple[Graph, dict[str, Array]]:
+    """The whole graph, what was prepared computed in it again, and all that it takes. LimitExceeded, before weights are asked
+    for, where those are too large."""
     main, prepare = build.main, build.hoisted.prepare
     nodes: Sequence[Node] = main.nodes if prepare is None else (*prepare.nodes, *main.nodes)
     own = [name for name in main.weights if name not in build.hoisted.prepared]
@@ -209,6 +217,9 @@ def cut_call(build: Build, inputs: Values, weight: Callable[[str], Array]) -> tu
         constants={**(prepare.constants if prepare else {}), **main.constants},
         values={**(prepare.values if prepare else {}), **main.values},
     )
+    taken = sum(math.prod(type.sizes) * type.dtype.bytes for type in map(graph.type, weights) if isinstance(type, TensorType))
+    if taken > most_bytes:
+        raise LimitExceeded(f"the weights of the whole call take {taken:,} bytes; at most {most_bytes:,} are kept")
     given = {name: _in_order(inputs[name]) for name in graph.inputs}
     return graph, {**given, **{name: _in_order(weight(name)) for name in weights}}
 

@@ -1,8 +1,8 @@
 """The folder of reproductions: bounded, private, and never in the way of what serves.
 
 A reproduction holds values of real calls, so the folder is closed to everybody else. One is written under another name and
-renamed when it is whole; its name is a digest of its graph and programs, so that one fault is kept once and nothing is
-overwritten. Of too many, or too many bytes, the oldest go. What cannot be written is a reason, and never raised.
+renamed when it is whole; its name is a digest of its operators and programs, so that one fault is kept once and nothing
+is overwritten. Of too many, or too many bytes, the oldest go. What cannot be written is a reason, and never raised.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, ParseError
 from hotfuse.runtime.cache_folder import OPEN_FOLDER, Folder, open_folder
 from hotfuse.runtime.reproduction import Reproduction
-from hotfuse.runtime.reproduction_form import RECORD, TENSORS, Files, from_files, to_files
+from hotfuse.runtime.reproduction_form import GRAPH, RECORD, TENSORS, Files, from_files, to_files
 
 MOST_KEPT = 16
 MOST_BYTES = 1 << 30  # of all that are kept
 ONE_BYTES = 1 << 28  # of one: a layer with its weights, not a model
+OTHERWISE = "or let HOTFUSE_REPRODUCTIONS name another folder, or `off`"
 LEFT_S = 3600.0  # after which whoever was writing is dead
 _NAME = re.compile(r"[a-z]+-[0-9a-f]{12}")
 _PART = re.compile(r"[0-9a-f]{16}\.part")
@@ -51,8 +52,11 @@ def reproductions_path(config: Config) -> str | None:
     return os.path.join(os.path.abspath(platformdirs.user_state_dir("hotfuse")), "reproductions")
 
 
-def write_reproduction(path: str | None, reproduction: Reproduction) -> Written:
-    """Keep a reproduction in the folder at a path. One that is there already is left as it is."""
+def write_reproduction(
+    path: str | None, reproduction: Reproduction, otherwise: str = OTHERWISE, bounded: bool = True
+) -> Written:
+    """Keep a reproduction in the folder at a path. One that is there already is left as it is, and so are all others where the
+    folder is not `bounded`. `otherwise` says what to do where the folder is refused."""
     if path is None:
         return Written(None, "reproductions are off (HOTFUSE_REPRODUCTIONS)")
     try:
@@ -62,13 +66,14 @@ def write_reproduction(path: str | None, reproduction: Reproduction) -> Written:
     taken = sum(map(len, files.values()))
     if taken > ONE_BYTES:
         return Written(None, f"it would take {taken:,} bytes; at most {ONE_BYTES:,} are kept of one")
-    folder = open_folder(path, "folder of reproductions", "HOTFUSE_REPRODUCTIONS")
+    folder = open_folder(path, "folder of reproductions", otherwise)
     if isinstance(folder, str):
         return Written(None, folder)
     try:
         name = _name(reproduction, files)
         _write(folder, name, files)
-        _prune(folder, keep=name)
+        if bounded:
+            _prune(folder, keep=name)
         return Written(Path(path, name))
     except OSError as error:
         return Written(None, f"it cannot be written to {path!r}: {error.strerror or error}")
@@ -77,13 +82,13 @@ def write_reproduction(path: str | None, reproduction: Reproduction) -> Written:
 
 
 def _name(reproduction: Reproduction, files: Files) -> str:
-    """What is the same for the same fault, whatever values showed it."""
-    digest = hashlib.sha256(reproduction.circumstances.generator.encode())
-    for file in sorted(files):
-        if file not in (RECORD, TENSORS):
-            digest.update(hashlib.sha256(files[file]).digest())
-    shapes = sorted((name, array.shape) for name, array in reproduction.tensors.items())
-    digest.update(repr((shapes, reproduction.shrunk)).encode())
+    """What is the same for the same fault, whatever values showed it, and in whichever of equal layers."""
+    graph = reproduction.graph
+    shapes = [array.shape for array in reproduction.tensors.values()]
+    facts = (reproduction.circumstances.generator, graph.name, [node.op for node in graph.nodes], shapes, reproduction.shrunk)
+    digest = hashlib.sha256(repr(facts).encode())
+    for file in sorted(set(files) - {RECORD, GRAPH, TENSORS}):
+        digest.update(hashlib.sha256(files[file]).digest())
     kind = reproduction.units[0].kind if len(reproduction.units) == 1 else reproduction.kind
     return f"{re.sub('[^a-z]', '', kind) or 'unit'}-{digest.hexdigest()[:12]}"
 

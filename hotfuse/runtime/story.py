@@ -148,7 +148,8 @@ class _Life:
         self._source = source
         self._known = {fusion.id: fusion for fusion in source.served.fusions}
         self._built: dict[str, tuple[str, ...]] = {}  # what there is of each target
-        self._serving: dict[str, tuple[str, ...]] = {}  # what is published of it, in the order of publication
+        self._serving: dict[str, tuple[str, ...]] = {}  # what is published of it, in the order of first publication
+        self._early: dict[str, list[Chapter]] = {}  # of targets that are not built yet
         self._chapters: dict[str, list[Chapter]] = {}
         self._ends: dict[str, str] = {}
         self._made_from: dict[str, tuple[str, ...]] = {}
@@ -168,12 +169,17 @@ class _Life:
         new: tuple[Fusion, ...] = tuple(event.data.get("fusions", ()))
         if new:
             self._known |= {fusion.id: fusion for fusion in new}
-            self._built[target] = tuple(fusion.id for fusion in new)
-        ids = self._built.get(target, ())
-        units = set(event.data.get("units", ()))
-        concerned = tuple(id for id in ids if not units or units & {id, self._known[id].name})
+            ids = self._built[target] = tuple(fusion.id for fusion in new)
+            early = self._early.pop(target, [])
+            for id in ids:
+                self._chapters.setdefault(id, []).extend(early)
         figures = {name: event.data[name] for name in FIGURES if name in event.data}
         chapter = Chapter(event.time_s, event.calls, event.kind, target, event.reason, figures)
+        if target not in self._built:
+            self._early.setdefault(target, []).append(chapter)
+        units = set(event.data.get("units", ()))
+        alive = [id for id in self._built.get(target, ()) if self._ends.get(id) != "quarantined"]  # that is for good
+        concerned = tuple(id for id in alive if not units or units & {id, self._known[id].name})
         for id in concerned:
             self._chapters.setdefault(id, []).append(chapter)
         if event.kind in _BEGINS:
@@ -185,14 +191,12 @@ class _Life:
 
     def publish(self, target: str, ids: Sequence[str]) -> None:
         cover = self._cover()
-        ids = [id for id in ids if self._ends.get(id) != "quarantined"]  # for good
         for id in ids:
             self._ends.pop(id, None)
             if id not in self._made_from:
                 self._made_from[id] = tuple(dict.fromkeys(p for p in self._parents(id, cover) if p != id))
                 for parent in self._made_from[id]:
                     self._became.setdefault(parent, {})[id] = None
-        self._serving.pop(target, None)
         self._serving[target] = tuple(ids)
 
     def _parents(self, id: str, cover: Mapping[str, str]) -> Iterator[str]:
@@ -215,7 +219,7 @@ class _Life:
         self._ends |= dict.fromkeys(ids, how)
 
     def _cover(self) -> dict[str, str]:
-        """Which fusion, made for all sizes, runs each node; the last that was published counts."""
+        """Which fusion, made for all sizes, runs each node; the target that came last counts: edits follow what they edit."""
         serving = [self._known[id] for ids in self._serving.values() for id in ids]
         return {node: fusion.id for fusion in serving if fusion.kind == FUSED for node in fusion.nodes}
 

@@ -162,23 +162,26 @@ class Captures:
 
     def _recalled(self, request: _Request) -> bool:
         """Whether the cache has the program of a request, which then serves."""
-        from hotfuse.runtime.cache import open_cache
+        with IMPORTS:
+            from hotfuse.runtime.cache import open_cache
 
         cache = open_cache(self.config)
         if cache is None:
             return False
         try:
             with IMPORTS:
+                from hotfuse.frontends.torch_skeleton import make_skeleton
                 from hotfuse.runtime.capture_cache import recall
 
             with _RECALL:  # one at a time: each takes its share of the interpreter's time
-                request.data = self._skeleton(request)
+                pace = self._pace()
+                data, _ = make_skeleton(self._asked(request), pace)
                 shapes = [leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput)]
-                found = recall(cache, request.data, self.module, shapes, self._pace())
+                found = recall(cache, data, self.module, shapes, pace)
         except Exception as error:  # whatever it is, the capture meets it again, and says so
             self.family.events.emit("capture.missed", self.name, f"{type(error).__name__}: {error}")
             return False
-        request.place = found.place
+        request.place, request.watch = found.place, found.watch
         if found.trace is None:
             self.family.events.emit("capture.missed", self.name, found.reason)
             return False
@@ -187,15 +190,20 @@ class Captures:
         return True
 
     def _made(self, request: _Request) -> bytes:
-        """The request as bytes: those that the cache was asked with, if the module is still what it was."""
-        data, request.data = request.data, b""
-        if data and request.watch is not None and not request.watch.changed():
-            return data
-        request.place = ""  # it would be the place of another request
-        return self._skeleton(request)
+        """The request as bytes. What comes of it is kept if the cache was asked for the same: the module may have changed."""
+        data = self._skeleton(request)
+        if request.place:
+            from hotfuse.frontends.torch_skeleton import skeleton_key
+
+            request.place = request.place if request.place.startswith(skeleton_key(data)) else ""
+        return data
+
+    def _asked(self, request: _Request) -> TraceRequest:
+        grad, _, default_dtype, *_ = request.frame[2]
+        return TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype)
 
     def _skeleton(self, request: _Request) -> bytes:
-        """The request as bytes. Runs in a thread of captures, while the module may be serving."""
+        """The request as bytes. Runs in the capture thread, while the module may be serving."""
         with IMPORTS:
             from hotfuse.frontends.torch_skeleton import check_tensors, make_skeleton
             from hotfuse.frontends.torch_watch import ModuleWatch
@@ -211,10 +219,8 @@ class Captures:
         request.watch = watch
         if watch.hooked():
             raise Postponed("a hook is registered")
-        grad, _, default_dtype, *_ = request.frame[2]
         try:
-            asked = TraceRequest(self.module, request.leaves, request.structure, grad, default_dtype)
-            data, tensors = make_skeleton(asked, pace)
+            data, tensors = make_skeleton(self._asked(request), pace)
             check_tensors(self.module, watch.tensors, tensors)
         finally:
             changed = watch.changed()
@@ -314,7 +320,6 @@ class _Request:
     structure: Any
     frame: Any
     watch: ModuleWatch | None = None
-    data: bytes = b""  # as the cache was asked with
     place: str = ""  # in the cache
 
 

@@ -84,6 +84,7 @@ class Runner:
                 lambda tensors: _shelved(prepare.run(list(tensors)), turns), config.audit_every, keys
             )
         self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
+        self._resting = False
 
     def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:
         """The leaves of the answer to those of a call, with tensors for `names`. Calls of one `form` have leaves of the same
@@ -101,8 +102,9 @@ class Runner:
         weights = self._weights(given)
         ways = self._short
         short = ways.get(form)
-        if short is not None:
+        if short is not None and not self._resting:
             return short(leaves, weights)
+        self._resting = False
         known = dict(zip((*self.names, *self.hoisted.prepared), given, strict=True))
         answer = run_program(self.program, self.executor, leaves, known)
         if self.native and form not in ways:
@@ -131,6 +133,10 @@ class Runner:
         """Bind to the shapes that another runner of the same program is bound to, if it takes the same weights."""
         if other.hoisted is self.hoisted:
             self.executor.bind_as(other.executor)
+
+    def rest(self) -> None:
+        """Leave one of the next calls to the long way, where it can be traced."""
+        self._resting = True
 
     def take_renewed(self) -> str:
         """Why prepared weights were last computed anew; asked once."""

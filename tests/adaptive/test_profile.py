@@ -86,7 +86,8 @@ def test_nothing_is_lost_and_nothing_grows(told: list[tuple[str, int, int, bool,
             profile.add(trace(plan, str(form), **{f"u{i}": 1e-6 for i in range(1 + form)}), now_s)
     assert {plan: profile.calls(plan)[0] for plan in counts} == dict(counts)
     assert len(profile._forms) <= FORMS
-    assert len(profile.traces) <= TRACES
+    assert len(profile.traces) <= min(TRACES, profile.added)
+    assert profile.added == sum(is_traced for *_, is_traced, _ in told)
     assert sum(t.size_bytes for t in profile.traces) == profile.size_bytes <= TRACE_BYTES
     for (plan, unit), use in uses(profile, 60.0).items():
         assert 0 < use.count <= counts[plan]

@@ -63,12 +63,13 @@ def test_one_call_in_so_many() -> None:
 
 
 def test_a_real_session_is_traced_within_the_bound(session: Session) -> None:
-    """Asked all the time: whenever another trace is due, those before it cost no more than their share of the calls' time."""
+    """Asked all the time: whenever another trace is due, those before it cost no more than their share of the calls' time. A
+    tenth, for a hundredth takes ten times as long to test."""
     profile, work = Profile(), queue.SimpleQueue[Callable[[], None]]()
-    sampler = Sampler(profile, work.put)
+    sampler = Sampler(profile, work.put, share=0.1)
     feeds = {"x": np.ones((200, 64), np.float32)}
     (expected,) = session.run(None, feeds)
-    executor, costs, deadline = session._best.executor, [], time.monotonic() + 20
+    executor, costs, deadline = session._best.executor, [], time.monotonic() + 60
     while len(costs) < 5 and time.monotonic() < deadline:
         before, begun = session.calls, time.perf_counter()
         for _ in range(50):
@@ -81,7 +82,7 @@ def test_a_real_session_is_traced_within_the_bound(session: Session) -> None:
             costs += [sampled.cost for sampled in sampler.sampled()]
             session.look_at_next()
     assert len(costs) == 5
-    assert max(costs) <= 0.01
+    assert max(costs) <= 0.1
     assert costs[0] == 0 < costs[1]
     (sampled,) = sampler.sampled()
     (use,) = profile.uses(time.monotonic())

@@ -25,7 +25,7 @@ from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.message import Spotted
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
-from hotfuse.runtime.build_jobs import BuildReply
+from hotfuse.runtime.build_request import BuildReply
 from hotfuse.runtime.serving import Turn
 from hotfuse.runtime.session import Session
 
@@ -70,7 +70,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
         yield opened
 
 
-def serve(session: Session, until: Any, limit_s: float = 60.0) -> int:
+def serve(session: Session, until: Any, limit_s: float = 180.0) -> int:
     """Call, and check every answer, until something is so; how many calls that took."""
     x, calls, deadline = feed(), 0, time.monotonic() + limit_s
     exact = want(x)
@@ -296,7 +296,7 @@ def test_units_are_edited_and_an_edit_that_does_not_pay_goes_again(session: Sess
 
     BACKGROUND.post(spot)
     serve(session, lambda: edit in lineup(session) or session.events.of("tier.measured"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not any(e.subject == str(edit) for e in session.events.of("tier.measured")) and time.monotonic() < deadline:
         serve(session, lambda: True)
         session.run(None, {"x": feed()})

@@ -19,10 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hotfuse.ir.ops  # noqa: F401  (fills OPS)
 from hotfuse.errors import ParseError
 from hotfuse.ir import record_form
 from hotfuse.ir.dim import Dim, ceildiv, maximum, minimum, symbol
 from hotfuse.ir.graph import Attrs, Constant, Graph
+from hotfuse.ir.op import OPS
 from hotfuse.ir.record_form import MAX_DEPTH, read_record, write_record
 from hotfuse.ir.text import parse_graph, print_graph
 from hotfuse.ir.types import ANY, F32, DType, MapType, OptionalType, TensorType, Type
@@ -152,6 +154,15 @@ def test_a_constant_is_of_the_type_it_says() -> None:
     wrong = Constant(np.zeros(2, np.float32), TensorType(F32, (3,)))
     with pytest.raises(ParseError, match="a constant of type"):
         read_record(Graph, write_record(replace(graph, constants={"eps": wrong})))
+
+
+def test_attributes_of_all_operators_read_back() -> None:
+    samples = [s for op in OPS.values() if op.samples is not None for s in op.samples()]
+    tree = Tree(attrs=tuple((Attrs(s.attrs), s.inputs) for s in samples))
+    data = write_record(tree)
+    found = read_record(Tree, data)
+    assert write_record(found) == data
+    assert [str(attrs) for attrs, _ in found.attrs] == [str(Attrs(s.attrs)) for s in samples]
 
 
 def test_equal_parts_are_written_once_and_read_as_one() -> None:

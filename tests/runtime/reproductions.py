@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.codegen.tile_reader import parse_program
 from hotfuse.codegen.tile_text import print_program
 from hotfuse.config import Config
 from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import symbol
+from hotfuse.ir.graph import Graph, Origin
+from hotfuse.ir.types import F32, tensor
 from hotfuse.runtime.replay import _code_of
 from hotfuse.runtime.reproduce import ReproduceRequest, make_reproduction
 from hotfuse.runtime.reproduction import Reproduction
@@ -52,3 +58,20 @@ def written(folder: Path, reproduction: Reproduction) -> Path:
     found = write_reproduction(str(folder), reproduction)
     assert found.path is not None, found.reason
     return found.path
+
+
+def rows(*ops: str, source: str = "") -> Graph:
+    """Operators one after the other, on the rows of a tensor whose two first axes are one."""
+    builder = GraphBuilder()
+    batch, length = symbol("b", 1), symbol("s", 1)
+    x = builder.input("x", tensor(F32, batch, length, 5))
+    x = builder.add("reshape", x, builder.dims((batch * length, 5)))
+    builder.origin = Origin("layer", "", source)
+    for op in ops:
+        x = builder.add(op, x)
+    return builder.build([x])
+
+
+def feeds(seed: int, **sizes: int) -> dict[str, Any]:
+    shape = (sizes["b"], sizes["s"], 5)
+    return {"x": np.random.default_rng(seed).uniform(1, 2, shape).astype(np.float32)}

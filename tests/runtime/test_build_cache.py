@@ -13,20 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import hotfuse
+from hotfuse.codegen import llvm_cpu
 from hotfuse.codegen.llvm_compile import compile_ir
 from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.config import Config
 from hotfuse.fusion.grouping import Grouping
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Constant, Graph
+from hotfuse.ir.record_form import read_record, write_record
+from hotfuse.ir.text import print_graph
 from hotfuse.runtime import build_cache
-from hotfuse.runtime.build import skeleton
+from hotfuse.runtime.build import Build, skeleton
 from hotfuse.runtime.build_cache import Witness, cached_build, cached_proof, keep_build, keep_proof, version, with_digests
 from hotfuse.runtime.build_jobs import MODULE, build_job, prove_job
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.build_work import build_here, prove_here
+from hotfuse.runtime.building import make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.workers import Pool
 from tests.runtime.test_build_worker import X, ended, mutant, two_layers
@@ -86,7 +92,6 @@ def test_a_second_process_lowers_compiles_and_proves_nothing(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hotfuse.ir.plan import trivial_plan
-    from hotfuse.ir.record_form import write_record
     from hotfuse.runtime.executor import Executor
     from hotfuse.runtime.numpy_engine import NUMPY
 
@@ -186,6 +191,18 @@ def test_programs_edited_by_hand_are_not_kept(config: Config, tmp_path: Path) ->
     assert set(cache.stats().kinds) == {"object"}
 
 
+def test_what_failed_and_may_not_fail_again_is_not_kept(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> str:
+        raise MemoryError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llvm_cpu, "emit", broken)
+        assert not build_here(build_request(config)).build.lasting
+    assert cached_build(build_request(config)) is None
+    assert build_here(build_request(config)).build.lasting
+    assert cached_build(build_request(config)) is not None
+
+
 def test_what_has_no_record_form_is_built_and_not_kept(config: Config) -> None:
     asked = build_request(config)
     node = replace(asked.graph.nodes[0], attrs=type(asked.graph.nodes[0].attrs)(strange=object()))
@@ -201,6 +218,33 @@ def test_an_entry_that_is_no_record_is_a_miss(config: Config, data: bytes, monke
     monkeypatch.setattr(build_cache, "write_record", lambda facts, pace=None: data if isinstance(facts, BuildReply) else b"x")
     keep_build(asked, reply)
     assert cached_build(asked) is None
+
+
+def few_models() -> list[Any]:
+    data = Path(onnx.__file__).parent / "backend/test/data"
+    return sorted(data.glob("*/*/model.onnx"))[::12]
+
+
+def all_models() -> list[Any]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    return [case.model for case in collect_testcases(None)]
+
+
+@pytest.mark.parametrize("models", [few_models, pytest.param(all_models, marks=pytest.mark.long)])
+def test_skeletons_and_builds_of_all_sorts_read_back(models: Callable[[], list[Any]]) -> None:
+    """Those of the ONNX suite: every operator, nested graphs, strings, sequences."""
+    spec, config, built, found_models = host_spec(), Config(cache="off"), 0, models()
+    for model in found_models:
+        graph = skeleton(hotfuse.load(model, tier=0).graph)
+        data = write_record(graph)
+        found = read_record(Graph, data)
+        assert print_graph(found) == print_graph(graph)
+        assert write_record(found) == data
+        build = make_build(graph, spec, config, lambda program: None)
+        assert read_record(Build, write_record(build)).units == build.units
+        built += bool(build.units)
+    assert built > len(found_models) // 3
 
 
 # ---- proofs

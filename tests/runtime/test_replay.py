@@ -250,7 +250,7 @@ def test_a_whole_call_shrinks_to_the_wrong_unit(replayer: Replayer) -> None:
     model = built("reductions")
     place = unit_of(model, "exp", "mul", "sub")
     model = wrong(model, place, "map sub", "map add")
-    begun = reproduction_of(model, None)
+    begun = reproduction_of(model, None, run=False)
     findings = replayer.replay(begun)
     assert by_way(findings)[TOGETHER] == WRONG
     (first,) = [f for f in findings if f.way == COMPILED and f.verdict == WRONG]

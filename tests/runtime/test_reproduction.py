@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotfuse.config import Config
-from hotfuse.errors import HotfuseError, ParseError
-from hotfuse.events import EventLog
-from hotfuse.ir.builder import GraphBuilder
-from hotfuse.ir.dim import symbol
-from hotfuse.ir.graph import Graph, Origin
-from hotfuse.ir.types import F32, tensor
+from hotfuse.errors import HotfuseError, LimitExceeded, ParseError
+from hotfuse.events import Event, EventLog
 from hotfuse.runtime import reproduction_folder as folders
 from hotfuse.runtime.build_jobs import build_pool
 from hotfuse.runtime.replay import COMPILED, RIGHT, TODAY, TOGETHER, WRONG, ReplayRequest, replay_here
-from hotfuse.runtime.reproduce import ReproduceReply, note_reproduction, reproduce_here, reproduce_job
-from hotfuse.runtime.reproduction import Reproduction
+from hotfuse.runtime.reproduce import note_reproduction, reproduce_here, submit_reproduction
+from hotfuse.runtime.reproduction import Reproduction, cut_call
 from hotfuse.runtime.reproduction_folder import read_reproduction, reproductions_path, write_reproduction
 from hotfuse.runtime.reproduction_form import GRAPH, RECORD, TENSORS, from_files, program_name, to_files
 from tests.runtime.proof_models import CONFIG, SIZES, TEXTS, Built, built, from_graph
-from tests.runtime.reproductions import reproduction_of, request, unit_of, written, wrong
+from tests.runtime.reproductions import feeds, reproduction_of, request, rows, unit_of, written, wrong
 
 
 def judge(reproduction: Reproduction, way: str) -> list[tuple[str, bool | None]]:
@@ -56,23 +52,6 @@ def test_a_whole_call_stands_by_itself_and_reads_back() -> None:
     assert to_files(found) == files
     assert judge(found, COMPILED) == [(RIGHT, True)] * len(model.build.units)
     assert judge(found, TOGETHER) == [(RIGHT, None)]
-
-
-def rows(*ops: str, source: str = "") -> Graph:
-    """Operators one after the other, on the rows of a tensor whose two first axes are one."""
-    builder = GraphBuilder()
-    batch, length = symbol("b", 1), symbol("s", 1)
-    x = builder.input("x", tensor(F32, batch, length, 5))
-    x = builder.add("reshape", x, builder.dims((batch * length, 5)))
-    builder.origin = Origin("layer", "", source)
-    for op in ops:
-        x = builder.add(op, x)
-    return builder.build([x])
-
-
-def feeds(seed: int, **sizes: int) -> dict[str, Any]:
-    shape = (sizes["b"], sizes["s"], 5)
-    return {"x": np.random.default_rng(seed).uniform(1, 2, shape).astype(np.float32)}
 
 
 def test_sizes_that_no_shape_tells_are_inputs() -> None:
@@ -213,6 +192,20 @@ def test_one_fault_is_kept_once_and_nothing_is_overwritten(tmp_path: Path, small
     assert written(folder, replace(small, shrunk=True)) != path
 
 
+def test_equal_layers_have_one_fault(tmp_path: Path) -> None:
+    model = from_graph(rows("lgamma", "tanh", "lgamma", "tanh"), feeds)
+    assert [unit.name for unit in model.build.units] == ["tanh_0", "tanh_1"]
+    assert len({written(tmp_path / "kept", reproduction_of(model, unit)) for unit in (0, 1)}) == 1
+
+
+def test_in_a_folder_that_somebody_chose_all_others_stay(
+    tmp_path: Path, small: Reproduction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "MOST_KEPT", 1)
+    paths = [write_reproduction(str(tmp_path / "kept"), other(small, n), bounded=False).path for n in range(3)]
+    assert [path is not None and path.exists() for path in paths] == [True] * 3
+
+
 def test_the_oldest_go(tmp_path: Path, small: Reproduction, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "kept"
     (folder / "notes").mkdir(parents=True)
@@ -304,39 +297,60 @@ def test_what_is_no_reproduction_is_not_read(
 # behind a model that serves
 
 
-def asked(model: Built, unit: int | None, folder: Path, events: EventLog, **options: Any) -> ReproduceReply | BaseException:
-    """What a build worker answers."""
-    config = replace(CONFIG, reproductions=str(folder), strict=False)
-    answers: queue.SimpleQueue[ReproduceReply | BaseException] = queue.SimpleQueue()
-    made = request(model, unit, config, **options)
-    build_pool(config).submit(reproduce_job("a reproduction", lambda: made, model.weight, answers.put, config))
-    found = answers.get(timeout=60)
-    note_reproduction(events, "softmax_0", found)
-    return found
+def submitted(model: Built, unit: int | None, folder: Path | str) -> Event:
+    """What is told once a build worker was asked."""
+    config, events = replace(CONFIG, reproductions=str(folder), strict=False), EventLog()
+    submit_reproduction(build_pool(config).submit, "softmax_0", request(model, unit, config), model.weight, events)
+    deadline = time.monotonic() + 60
+    while not len(events):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (event,) = events
+    return event
 
 
-def test_a_worker_writes_it_and_an_event_says_where(tmp_path: Path) -> None:
-    events = EventLog()
-    model = wrong(built("norms"), 1, "map exp", "map sin")
-    asked(model, 1, tmp_path / "kept", events)
-    (event,) = events.of("reproduction")
-    assert event.kind == "reproduction.written"
+@pytest.mark.parametrize("unit", [1, None])
+def test_a_worker_finds_the_wrong_unit_and_an_event_says_where_it_is_written(tmp_path: Path, unit: int | None) -> None:
+    event = submitted(wrong(built("norms"), 1, "map exp", "map sin"), unit, tmp_path / "kept")
+    assert (event.kind, event.subject) == ("reproduction.written", "softmax_0")
     found = read_reproduction(Path(event.data["path"]))
     assert found.reason.startswith("row ")
-    assert len(found.circumstances.objects) == len(found.programs) == 1
+    assert len(found.circumstances.objects) == len(found.programs) == len(found.units) == 1
     assert [verdict for verdict, _ in judge(found, COMPILED)] == [WRONG]
 
 
-def test_a_kernel_that_kills_the_worker_is_an_event_and_the_whole_call_can_still_be_written(tmp_path: Path) -> None:
-    events = EventLog()
-    model = wrong(
-        built("norms"), 1, "store v12 to a1[35*c2 + 210*i0;", "store v12 to a1[99999999999*c2 + 99999999999 + 210*i0;"
-    )
-    asked(model, 1, tmp_path / "kept", events)
-    assert "died" in events.of("reproduction.failed")[0].reason
-    asked(model, None, tmp_path / "kept", events)
-    found = read_reproduction(Path(events.of("reproduction.written")[0].data["path"]))
-    assert len(found.units) == len(model.build.units)
+def test_where_kernels_kill_the_worker_the_whole_call_is_written(tmp_path: Path) -> None:
+    model = wrong(built("norms"), 1, "store v12 to a1[35*c2 +", "store v12 to a1[99999999999*c2 + 99999999999 +")
+    event = submitted(model, 1, tmp_path / "kept")
+    assert len(read_reproduction(Path(event.data["path"])).units) == len(model.build.units)
+
+
+def test_a_call_that_is_wrong_while_its_units_are_right_is_written_whole(tmp_path: Path) -> None:
+    model = built("norms")
+    event = submitted(model, None, tmp_path / "kept")
+    assert len(read_reproduction(Path(event.data["path"])).units) == len(model.build.units)
+
+
+def test_weights_of_a_whole_call_are_not_asked_for_where_they_are_too_large() -> None:
+    def weight(name: str) -> Any:
+        raise AssertionError("it was asked for")
+
+    model = built("mlp")
+    with pytest.raises(LimitExceeded, match="at most 1,000"):
+        cut_call(model.build, model.feeds(1, **SIZES), weight, 1000)
+
+
+def test_what_cannot_be_written_is_an_event(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    event = submitted(built("norms"), 1, tmp_path / "file")
+    assert event.kind == "reproduction.failed"
+    assert "no folder" in event.reason
+
+
+def test_where_none_are_wanted_nobody_is_asked() -> None:
+    model = built("norms")
+    nobody: Any = None
+    submit_reproduction(nobody, "softmax_0", request(model, 1, Config(reproductions="off")), model.weight, EventLog())
 
 
 def test_whatever_fails_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

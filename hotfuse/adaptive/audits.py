@@ -1,0 +1,39 @@
+"""Audits: when an answer of what serves is held against the original's.
+
+One comes after so many calls, or so much time with calls, as long as audits take a small share of it.
+
+State: calls and time since the last audit, and what that cost.
+"""
+
+from __future__ import annotations
+
+CALLS = 500  # between audits: a kernel that is wrong now and then is found within 1,000
+MOST_S = 30.0  # between audits of a model that is called less often
+SHARE = 0.03  # of the time, that audits may take of one core
+
+
+class Audits:
+    def __init__(self) -> None:
+        self._calls = 0
+        self._since_s: float | None = None
+        self._cost_s = 0.0
+        self.pending = False
+
+    def restart(self, now_s: float) -> None:
+        """Something else serves: a shadowed call spoke for it."""
+        self._calls, self._since_s, self.pending = 0, now_s, False
+
+    def stop(self) -> None:
+        self._since_s, self.pending = None, False
+
+    def count(self, calls: int) -> None:
+        self._calls += calls
+
+    def is_due(self, now_s: float) -> bool:
+        if self._since_s is None or self.pending or not self._calls:
+            return False
+        passed_s = now_s - self._since_s
+        return (self._calls >= CALLS or passed_s >= MOST_S) and self._cost_s <= SHARE * passed_s
+
+    def done(self, now_s: float, cost_s: float) -> None:
+        self._calls, self._since_s, self._cost_s, self.pending = 0, now_s, cost_s, False

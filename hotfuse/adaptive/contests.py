@@ -1,0 +1,73 @@
+"""Contests: whether targets pay, measured on traffic.
+
+A target is timed against what would answer without it, both in turn (`Duel`). The generic kernels need no duel where they are
+so much faster than tier 0 was that nobody can doubt it.
+
+State: the measurements that were asked for and not begun, and the one that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
+
+from hotfuse.adaptive.message import Measure
+from hotfuse.adaptive.subject import Subject
+from hotfuse.adaptive.tally import Tally
+from hotfuse.adaptive.target import Generic, Target
+from hotfuse.runtime.turns import Times
+
+TIMED_CALLS = 5  # of a form, before it is judged whether the generic kernels pay
+CLEAR = 1.5  # times faster than before publication: no duel is needed to see it
+
+
+class Contests:
+    def __init__(self, subject: Subject, tally: Tally, candidate: Callable[[Collection[Target]], Any]) -> None:
+        self._subject, self._tally, self._candidate = subject, tally, candidate
+        self._asked: list[Measure] = []
+        self._under_way: Measure | None = None
+
+    def ask(self, measure: Measure) -> None:
+        self._asked.append(measure)
+
+    def drop(self, target: Target) -> None:
+        """A target does not serve any more."""
+        self._asked = [measure for measure in self._asked if measure.target != target]
+        if self._under_way is not None and self._under_way.target == target:
+            self._under_way = None
+
+    def end(self, measure: Measure) -> None:
+        if self._under_way == measure:
+            self._under_way = None
+
+    def begin(
+        self, forms: Mapping[str, Hashable], serving: Collection[Target], report: Callable[[Measure, Times], None]
+    ) -> None:
+        """Answer what can be answered of the measurements, and begin the next duel. `report` may be called by any thread."""
+        for measure in list(self._asked):
+            form = forms.get(measure.form)
+            if form is None or measure.target not in serving:
+                self._asked.remove(measure)
+            elif isinstance(measure.target, Generic) and (known := self._compared(form)) is not None:
+                if known.without_s > CLEAR * known.with_s:
+                    self._asked.remove(measure)
+                    report(measure, known)
+                elif self._under_way is None:
+                    self._duel(measure, form, None, report)
+            elif not isinstance(measure.target, Generic) and self._under_way is None:
+                self._duel(measure, form, self._candidate([t for t in serving if t != measure.target]), report)
+
+    def _compared(self, form: Hashable) -> Times | None:
+        """Calls since publication against those before."""
+        after = self._tally.timed(form, 1, TIMED_CALLS)
+        before = self._tally.timed(form, 0, 1)
+        if after is None:
+            return None
+        if before is None:  # of this form there were none
+            return Times(after.seconds, 0.0, after.spread_s)
+        return Times(after.seconds, before.seconds, before.spread_s + after.spread_s)
+
+    def _duel(self, measure: Measure, form: Hashable, other: Any, report: Callable[[Measure, Times], None]) -> None:
+        self._asked.remove(measure)
+        self._under_way = measure
+        self._subject.duel(form, other, lambda times: report(measure, times))

@@ -1,0 +1,118 @@
+"""Maker: has kernels built and proved for a subject: the cache is asked, then a worker process, then, where none can be
+started, a thread of this one.
+
+State: the pool, once something had to be built.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hotfuse.adaptive.lineup import grouping_of
+from hotfuse.adaptive.subject import Subject
+from hotfuse.adaptive.target import Target
+from hotfuse.errors import WorkerError
+from hotfuse.locks import IMPORTS
+from hotfuse.pace import Unhurried
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.build import Sizes
+    from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
+    from hotfuse.runtime.workers import Job, Pool
+
+NO_PROCESS = "start"  # the cause of an error: `runtime.child.START`, which is not imported before something is built
+
+
+class Maker:
+    """Results come to `done`, in whatever thread has them; it returns at once."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._pool: Pool | None = None
+
+    @property
+    def queue(self) -> int:
+        """Jobs that wait before the next one."""
+        return 0 if self._pool is None else max(0, len(self._pool.unfinished) - 1)
+
+    def build(self, target: Target, sizes: Sizes, done: Callable[[BuildReply | BaseException], None]) -> None:
+        """Have the units of a target made."""
+        with IMPORTS:  # not before something is built: who imports hotfuse need not wait for it
+            from hotfuse.runtime.build_cache import cached_build
+            from hotfuse.runtime.build_jobs import build_job
+        subject = self._subject
+        request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
+        found = cached_build(request, Unhurried())
+        if found is not None:
+            done(found)
+            return
+
+        def here() -> BuildReply:
+            from hotfuse.runtime.build_work import build_here
+
+            return build_here(request)
+
+        label = f"{subject.name}: {target}"
+        self.submit(build_job(label, lambda: request, _or_here(done, here), subject.config))
+
+    def prove(self, target: Target, request: ProveRequest, done: Callable[[ProveReply | BaseException], None]) -> None:
+        """Have units held against the original operators."""
+        from hotfuse.runtime.build_cache import cached_proof, with_digests
+        from hotfuse.runtime.build_jobs import prove_job
+
+        subject = self._subject
+        asked = with_digests(request, subject.weight)
+        found = cached_proof(asked, Unhurried())
+        if found is not None:
+            done(found)
+            return
+
+        def here() -> ProveReply:
+            from hotfuse.runtime.build_work import prove_here
+
+            return prove_here(asked, subject.weight)
+
+        label = f"{subject.name}: proof of {target}"
+        self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
+
+    def reproduce(self, target: Target, proof: ProveRequest, unit: int | None, reason: str) -> None:
+        """Have what was found wrong written down, so that it can be run again."""
+        from hotfuse.runtime.reproduce import ReproduceRequest, submit_reproduction
+
+        subject = self._subject
+        asked = ReproduceRequest(
+            proof.build, proof.objects, proof.inputs, proof.config, unit, reason, other_sizes=proof.other_sizes
+        )
+        submit_reproduction(self.submit, str(target), asked, subject.weight, subject.events)
+
+    def submit(self, job: Job) -> None:
+        """Have a job done by the pool."""
+        self._open_pool().submit(job)
+
+    def _open_pool(self) -> Pool:
+        if self._pool is None:
+            from hotfuse.runtime.build_jobs import build_pool
+
+            self._pool = build_pool(self._subject.config)
+        return self._pool
+
+
+def _or_here(done: Callable[[Any], None], here: Callable[[], Any]) -> Callable[[Any], None]:
+    """Hand on a result; where there is none because no process can be started, a thread makes it."""
+
+    def work() -> None:
+        try:
+            done(here())
+        except Exception as error:
+            done(error)
+
+    def finish(result: Any) -> None:
+        if isinstance(result, WorkerError) and result.cause == NO_PROCESS:
+            threading.Thread(target=work, name="hotfuse-build", daemon=True).start()
+        else:
+            done(result)
+
+    return finish

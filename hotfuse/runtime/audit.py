@@ -1,0 +1,74 @@
+"""Audits: an answer that was given, held against tier 0's own to the same inputs, in a worker process.
+
+AuditRequest: a skeleton, the inputs and outputs of a call    ->  AuditReply: whether they agree, or why not
+              (weights are asked back, by name)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotfuse.config import Config
+from hotfuse.errors import HotfuseError
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.plan import trivial_plan
+from hotfuse.pace import Pace, Unhurried
+from hotfuse.runtime.build_jobs import serve_weights
+from hotfuse.runtime.build_request import Array, Weight
+from hotfuse.runtime.difference import difference
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.parcel import unwrap, wrap
+from hotfuse.runtime.workers import Job
+
+
+@dataclass(frozen=True, eq=False)
+class AuditRequest:
+    """`outputs` are what was answered to `inputs`; both are in the graph's order, and nobody's but ours."""
+
+    graph: Graph
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    config: Config
+
+
+@dataclass(frozen=True, eq=False)
+class AuditReply:
+    reason: str  # in what they differ; "" if they agree
+    cpu_s: float
+
+
+def audit_here(asked: AuditRequest, weight: Weight) -> AuditReply:
+    """Tier 0's answer against the one that was given."""
+    begun = time.process_time()
+    executor = Executor(trivial_plan(asked.graph), NUMPY, replace(asked.config, tier=0))
+    own = executor.run([*asked.inputs, *(weight(name) for name in asked.graph.weights)])
+    return AuditReply(difference(asked.graph.outputs, asked.outputs, own), time.process_time() - begun)
+
+
+def audit_job(
+    label: str,
+    request: AuditRequest,
+    weight: Weight,
+    finish: Callable[[AuditReply | BaseException], None],
+    config: Config,
+    pace: Callable[[], Pace] = Unhurried,
+) -> Job:
+    return Job(
+        label,
+        lambda: wrap(request, pace()),
+        finish,
+        config.compile_timeout_s,
+        config.max_worker_bytes,
+        serve=serve_weights(weight),
+        read=lambda body: _reply(unwrap(body, pace())),
+    )
+
+
+def _reply(record: Any) -> AuditReply:
+    if not isinstance(record, AuditReply):
+        raise HotfuseError(f"a {type(record).__name__} instead of an audit's reply")
+    return record

@@ -1,0 +1,41 @@
+"""A second process with a warm cache: nothing is lowered, compiled or proved again, and no worker is started for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROGRAM = """
+import json, sys, time
+import hotfuse, psutil
+from tests.adaptive import test_session_subject as test
+with hotfuse.load(test.model().SerializeToString()) as session:
+    test.serve(session, lambda: test.is_fused(session))
+    heavy = [name for name in ("llvmlite", "hotfuse.codegen.lower", "hotfuse.runtime.proof") if name in sys.modules]
+    workers, events = len(psutil.Process().children()), [e.kind for e in session.events.of("tier")]
+    from hotfuse.runtime.cache import open_cache
+    while "proof" not in open_cache(session.config).stats().kinds:  # the worker writes it when it has answered
+        time.sleep(0.01)
+print(json.dumps({"heavy": heavy, "workers": workers, "events": events}))
+"""
+
+
+def run(cache: Path) -> dict[str, Any]:
+    environment = {**os.environ, "HOTFUSE_CACHE": str(cache)}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_second_process_makes_nothing_again(tmp_path: Path) -> None:
+    first, second = run(tmp_path / "cache"), run(tmp_path / "cache")
+    assert first["workers"] > 0
+    assert (second["workers"], second["heavy"]) == (0, [])
+    steps = ["tier.build", "tier.built", "tier.prove", "tier.proved", "tier.shadow", "tier.shadowed", "tier.publish"]
+    assert second["events"][:7] == first["events"][:7] == steps

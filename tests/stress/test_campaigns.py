@@ -1,0 +1,100 @@
+"""The campaigns of `benchmarks`, short, each with a planted defect that it finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import hotfuse
+from benchmarks import compile_faults, false_alarms, swaps
+from hotfuse import stress
+from hotfuse.adaptive.backoff import Backoff
+from hotfuse.runtime import faults
+from hotfuse.runtime.serving import Serving
+from hotfuse.runtime.session import Session
+
+# swaps
+
+
+def test_swaps_leave_no_answer_mixed_or_stale() -> None:
+    found = swaps.campaign(3000)
+    assert (found.mixed, found.stale, found.failed, found.first_failure) == (0, 0, 0, "")
+    assert found.links == 3
+    assert found.calls > 100
+
+
+class Torn(Session):
+    """Publishes in two steps: what answers, and later the short way to it."""
+
+    def publish(self, serving: Serving | None) -> None:
+        if serving is not None and self._best.tier:
+            super().publish(replace(serving, short=self._best.short))
+            time.sleep(0)
+        super().publish(serving if serving is None else replace(serving, short=self._best.short or serving.short))
+
+
+class Twice(Session):
+    """Asks twice what serves, once for each output."""
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
+        names = output_names or [output.name for output in self.outputs]
+        return [super(Twice, self).run([name], feeds)[0] for name in names]
+
+
+class Failing(Session):
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
+        if self.calls == 50:
+            self._calls += 1
+            raise ZeroDivisionError("planted")
+        return super().run(output_names, feeds, out)
+
+
+@pytest.mark.parametrize(("kind", "shows"), [(Torn, "stale"), (Twice, "mixed"), (Failing, "failed")])
+def test_planted_defects_of_publication_are_found(kind: type[Session], shows: str) -> None:
+    whole = hotfuse.load(swaps.model(1.0), config=swaps.CONFIG)
+    session = kind(whole.graph, [output.name for output in whole.outputs], swaps.CONFIG)
+    found = swaps.campaign(3000, session=session)
+    assert getattr(found, shows) > 0
+    assert not found.is_good
+
+
+# false alarms (the rest of them is in tests/runtime/test_proof_campaigns.py)
+
+
+def test_what_was_judged_is_read_back() -> None:
+    made = false_alarms.judge(3)
+    tally = false_alarms.Tally()
+    tally.add(made)
+    tally.add(replace(made, seed=4, blamed=made.kernels[:1], alarms=("planted",)))
+    assert tally.models == 2
+    assert len(tally.kernels) == len(set(made.kernels)) > 0
+    assert tally.share > false_alarms.ALLOWED
+    assert tally.notes == ["seed 4, planted"]
+
+
+# compile faults
+
+
+def test_compile_faults_fail_no_call_and_raise_no_storm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "HANG_S", 1.0)
+    found = compile_faults.campaign(13, 2, "fail-compile-every-3")
+    assert (found.failed, found.wrong, found.storms) == (0, 0, 0)
+    assert found.published > 0
+    assert {"raise", "hang"} <= set(found.faults)
+
+
+def test_a_storm_of_retries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "longer", lambda self, now_s, first_s, most_s: Backoff(self.times + 1, now_s))
+    monkeypatch.setattr(stress, "FAULTS", ("raise",))  # no child has to be started anew
+    found = compile_faults.campaign(3, 1, "fail-compile-every-1")
+    assert found.storms > 0
+    assert not found.is_good
+
+
+def test_how_often_something_may_be_tried_again() -> None:
+    first_s = compile_faults.Rules().back_off_s
+    assert [compile_faults.most_retries(first_s * n) for n in (0, 0.9, 1, 2.9, 3, 6.9, 7)] == [0, 0, 1, 1, 2, 2, 3]
