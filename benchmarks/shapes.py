@@ -227,7 +227,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.shapes", "--model", options.model]
         command += ["--shapes", str(options.shapes), "--here"]
-        subprocess.run([*command, "export", folder], check=True, stdout=subprocess.DEVNULL)
+        if {"onnxruntime", "hotfuse-onnx"} & set(options.engines.split(",")):
+            subprocess.run([*command, "export", folder], check=True, stdout=subprocess.DEVNULL)
         for engine in options.engines.split(","):
             environment = {**os.environ, **cold_caches(os.path.join(folder, engine))}
             done = subprocess.run([*command, engine, folder], env=environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -43,7 +43,7 @@ from hotfuse.runtime.session import Session
 CONFIG = Config(tier=0, cache="off", threads=1)
 ROWS = (1, 3, 8, 17)  # of calls: short ways and bound plans of several shapes
 LINK_EVERY = 1000
-YIELD_EVERY = 4  # swaps, to all callers: some calls see one swap, some see several
+YIELD_EVERY = 3  # swaps, to all callers: some calls see one swap, some see several; odd, so that both serve for a while
 FLAT = 0.02  # of memory after the first tenth
 
 # `k` is in the first and in the last of what runs, so that no part of one answer is part of the other's
@@ -55,7 +55,8 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> swapped (float[n, 24] x) => (
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a campaign. `memory` is the growth after warm-up, as a share."""
+    """What came of a campaign. `rarer` is the share of calls that the rarer of the two answered, `memory` the growth after
+    warm-up, as a share."""
 
     swaps: int
     links: int
@@ -63,13 +64,14 @@ class Figures:
     mixed: int
     stale: int
     failed: int
+    rarer: float
     seconds: float
     memory: float
     first_failure: str = ""
 
     @property
     def is_good(self) -> bool:
-        return not (self.mixed or self.stale or self.failed) and self.calls > 0 and self.memory <= FLAT
+        return not (self.mixed or self.stale or self.failed) and self.rarer > 0.1 and self.memory <= FLAT
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +158,7 @@ def campaign(
                 seen["mixed"] += 1
             elif before == after and not before % 2 and given != both[before // 2 % 2].answers[rows]:
                 seen["stale"] += 1
+            seen["first"] += given == both[0].answers[rows]
         counts.update(seen)
 
     serving = [one.link(session) for one in both]
@@ -183,8 +186,9 @@ def campaign(
             caller.join()
     grown = _resident_bytes() / max(1, warm_bytes) - 1
     seconds = time.perf_counter() - started
-    found = {name: counts[name] for name in ("calls", "mixed", "stale", "failed")}
-    return Figures(swaps, links, **found, seconds=seconds, memory=grown, first_failure=next(iter(failures), ""))
+    found, failure = {name: counts[name] for name in ("calls", "mixed", "stale", "failed")}, next(iter(failures), "")
+    share = counts["first"] / max(1, counts["calls"])
+    return Figures(swaps, links, **found, rarer=min(share, 1 - share), seconds=seconds, memory=grown, first_failure=failure)
 
 
 def _resident_bytes() -> int:

@@ -66,7 +66,7 @@ def main() -> None:
     compileall.compile_dir(Path(__file__).parents[1] / "hotfuse", quiet=2)  # an installed package comes with its bytecode
     with tempfile.TemporaryDirectory() as folder:
         cache, pause_s = f"{folder}/cache", options.pause_ms / 1e3
-        cold = run(options.model, cache, pause_s, 120.0, 3.0)
+        cold = run(options.model, cache, pause_s, 300.0, 3.0)
         warm = [run(options.model, cache, pause_s, 30.0, 0.0) for _ in range(options.processes)]
     print(f"{options.model}: cold {cold['native']:.2f} s")
     print(

@@ -70,7 +70,7 @@ class Config:
     # the folder of the kernel cache; "" is the user's cache folder, "off" keeps nothing on disk
     cache: str = _option("HOTFUSE_CACHE", "")
     max_cache_bytes: int = _option("HOTFUSE_MAX_CACHE_BYTES", GIB, least=0)
-    # the folder of reproductions of wrong kernels, with values of real calls; "" is in the user's state folder, "off" keeps none
+    # the folder of reproductions of wrong kernels, with values of real calls; "": in the user's state folder, "off": none
     reproductions: str = _option("HOTFUSE_REPRODUCTIONS", "")
     # processes that compile and prove kernels behind a model that serves
     workers: int = _option("HOTFUSE_WORKERS", 1, least=1)

@@ -18,6 +18,8 @@ from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.feeds import Signature
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
+from hotfuse.runtime.stressed import session_class
+from hotfuse.stress import parse
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.state import Rules
@@ -60,7 +62,8 @@ def _rules(config: Config, graph: Graph) -> Rules:
 
     shapes = [type.shape or () for name in graph.inputs if isinstance(type := graph.type(name), TensorType)]
     highest = 2 if any(not isinstance(d, int) for shape in shapes for d in shape) else 1
-    return Rules(tier=min(config.tier, highest) if isinstance(config.tier, int) else highest)
+    tier = min(config.tier, highest) if isinstance(config.tier, int) else highest
+    return Rules(**{"tier": tier, "fuel": config.fuel, **parse(config.stress).rules(graph.name)})
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:
@@ -72,7 +75,7 @@ def _open(imported: ImportedModel, config: Config) -> Session:
     if (reimport := imported.overridden) is not None:
         defaults = [Signature(name, imported.graph.type(name)) for name in imported.defaults]
         overrides = Overrides(defaults, lambda names: _open(reimport(names), config))
-    session = Session(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
+    session = session_class(config)(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
     if config.adapts and all(OPS[node.op].deterministic for inner in graph.walk() for node in inner.nodes):

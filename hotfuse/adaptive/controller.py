@@ -110,7 +110,12 @@ class Controller:
 
     def changed(self, reason: str) -> None:
         """The model is another one now. Called by any thread."""
-        self._background.post(lambda: self._tell(Changed(time.monotonic(), reason)))
+
+        def tell() -> None:
+            self._maker.forget()
+            self._tell(Changed(time.monotonic(), reason))
+
+        self._background.post(tell)
 
     def later(self, work: Callable[[], None]) -> None:
         """Have something done in the background. Called by any thread."""
@@ -196,7 +201,8 @@ class Controller:
         """An event for whoever reads the story later."""
         told = {f.name: getattr(message, f.name) for f in fields(message) if f.name not in ("target", "reason", "now_s")}
         target, reason = getattr(message, "target", ""), getattr(message, "reason", "")
-        self._subject.events.emit(f"tier.{type(message).__name__.lower()}", str(target), reason, **told)
+        kind = f"tier.{type(message).__name__.lower()}"
+        self._subject.events.emit(kind, str(target), reason, model=self._subject.name, **told)
 
     def _try(self, decision: Decision) -> None:
         """Carry out a decision; where that fails the machine is told, or what serves is the original again."""
@@ -311,16 +317,22 @@ class Controller:
             self._fail(decision, f"{type(result).__name__}: {result}", lasting="IllegalEdit" in str(result))
             return
         from hotfuse.runtime.kernels import link_kernels
+        from hotfuse.runtime.subgraph import fusions_of
 
         target, build, generic = decision.target, result.build, self._made.get(Generic())
         if not isinstance(target, Generic) and generic is not None:
             build = replace(build, hoisted=generic.build.hoisted)
         objects = dict(zip(build.programs, result.objects, strict=True))
         made = Made(target, build, objects, link_kernels(build.programs, result.objects), sizes, decision.without)
-        kernels = len(build.programs)
+        units, kernels = made.units, len(build.programs)
         if generic is not None and isinstance(target, Edit):
-            kernels = len(changed_units(generic, made)[1])
+            units = changed_units(generic, made)[1]
+            kernels = len(units)
         self._made[target] = made
+        fusions = fusions_of(units, objects, sizes)
+        self._subject.events.emit(
+            "tier.units", str(target), model=self._subject.name, fusions=fusions, compiled=result.compiled
+        )
         self._tell(Built(time.monotonic(), target, decision.attempt, kernels, result.cpu_s))
         self._look()
 

@@ -1,13 +1,13 @@
 """Maker: has kernels built and proved for a subject: the cache is asked, then a worker process, then, where none can be
 started, a thread of this one.
 
-State: the pool, once something had to be built.
+State: the pool, once something had to be built; digests of the weights, until they change.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,11 @@ class Maker:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._pool: Pool | None = None
+        self._digests: Mapping[str, str] = {}
+
+    def forget(self) -> None:
+        """The weights are others now."""
+        self._digests = {}
 
     @property
     def queue(self) -> int:
@@ -42,7 +47,6 @@ class Maker:
         """Have the units of a target made."""
         with IMPORTS:  # not before something is built: who imports hotfuse need not wait for it
             from hotfuse.runtime.build_cache import cached_build
-            from hotfuse.runtime.build_jobs import build_job
         subject = self._subject
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
         found = cached_build(request, Unhurried())
@@ -55,16 +59,18 @@ class Maker:
 
             return build_here(request)
 
+        with IMPORTS:
+            from hotfuse.runtime.build_jobs import build_job
         label = f"{subject.name}: {target}"
         self.submit(build_job(label, lambda: request, _or_here(done, here), subject.config))
 
     def prove(self, target: Target, request: ProveRequest, done: Callable[[ProveReply | BaseException], None]) -> None:
         """Have units held against the original operators."""
         from hotfuse.runtime.build_cache import cached_proof, with_digests
-        from hotfuse.runtime.build_jobs import prove_job
 
         subject = self._subject
-        asked = with_digests(request, subject.weight)
+        asked = with_digests(replace(request, digests=self._digests), subject.weight, Unhurried())
+        self._digests = asked.digests
         found = cached_proof(asked, Unhurried())
         if found is not None:
             done(found)
@@ -75,6 +81,8 @@ class Maker:
 
             return prove_here(asked, subject.weight)
 
+        with IMPORTS:
+            from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
         self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
 

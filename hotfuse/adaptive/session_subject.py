@@ -92,6 +92,9 @@ class SessionSubject:
             reason = difference([signature.name for signature in self._session.outputs], results, own)
             special.report(not reason, reason)
 
+    def unit_seconds(self) -> Mapping[str, float]:
+        return self.controller.watch.unit_seconds()
+
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
 

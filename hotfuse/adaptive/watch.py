@@ -8,6 +8,7 @@ State: the profile, calls since edits were last spotted, and what edits in servi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,10 @@ class Watch:
         for found in find_edits(build, uses, chains, sizes, host_spec(isa).l2_bytes)[:MOST]:
             if found.edit not in serving:
                 yield found, found.saves_s * calls
+
+    def unit_seconds(self) -> dict[str, float]:
+        """What units of what serves take, by name, as far as they were traced."""
+        return {use.unit: use.seconds for use in self.profile.uses(time.monotonic()) if use.plan == NATIVE}
 
     def to_json(self, now_s: float) -> Mapping[str, Any]:
         return self.profile.to_json(now_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -39,8 +38,7 @@ def call_until_settled(console: Console, session: Any, feeds: Mapping[str, Any],
 
 def told_stories(session: Any) -> tuple[Story, ...]:
     """The stories of all subgraphs of a session or an exported program."""
-    source = session.report().source
-    return tell(replace(source, events=tuple(session.events.of("tier")) + tuple(session.events.of("native.made"))))
+    return tell(session.report().source)
 
 
 def story_data(story: Story) -> dict[str, Any]:

@@ -25,15 +25,16 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 
-import hotfuse
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, code_key, is_library
 from hotfuse.frontends.torch_reach import ARRAY_BYTES, FIXED, OWN, PLAIN, Reach, cell_content
+from hotfuse.frontends.torch_reduction import HASH
 from hotfuse.pace import Pace, hurry
 
 DEPTH = 100  # of objects in each other
@@ -45,7 +46,7 @@ _NAMED = (
 _UNTOLD = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # What these do in a trace is the work of torch.export and of ours; their versions are told.
-_OURS = tuple(os.path.dirname(str(m.__file__)) + os.sep for m in (torch, numpy, hotfuse))
+_OURS = tuple(f"{folder}{os.sep}" for folder in (*torch.__path__, *numpy.__path__, Path(__file__).parents[1]))
 _SIZES = tuple(f"{os.sep}{name}{os.sep}" for name in ("sympy", "mpmath"))
 _PYTHON = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep, "<frozen ")
 
@@ -256,7 +257,7 @@ class _Teller:
             self.say(*_sorted(value))
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            for key in sorted(map(str, attributes)):
+            for key in sorted(map(str, attributes.keys() - {HASH})):
                 self.say(key)
                 self.tell(attributes.get(key))
         slots = sorted({k for c in kind.__mro__ for k, d in vars(c).items() if isinstance(d, types.MemberDescriptorType)})

@@ -4,6 +4,7 @@
     a GraphModule          ->  the Python code of its graph, and of its state what that code reads
     a class sent by value  ->  a class of its own on the other side, even where that is the process it came from; one of
                                modules without the code that makes them
+    an object with a hash  ->  the object without it: hashes of text differ from process to process
 
 torch refuses to pickle the first. The second it traces anew when it is loaded, which turns everything computed from its tensors
 alone into further constants. The third would be the class of the live model, overwritten, in a capture within one process. Its
@@ -24,10 +25,11 @@ from hotfuse.frontends.torch_code import names_in
 
 Reduction = tuple[Any, ...]
 _MODULE_STATE = frozenset(torch.nn.Module().__dict__)
+HASH = "_original_object_hash"  # an attribute of transformers' generation settings, which tells whether they were changed
 
 
 def reduce_module(value: Any) -> Reduction | None:
-    """How to take apart a module that needs it, in pickle's terms; None for everything else."""
+    """How to take apart a module, or what it holds, if that needs it, in pickle's terms; None for everything else."""
     if isinstance(value, torch.fx.GraphModule):
         return _reduce_graph(value)
     if isinstance(value, torch.nn.Module) and parametrize.is_parametrized(value):
@@ -35,6 +37,9 @@ def reduce_module(value: Any) -> Reduction | None:
         if kind.__module__ == parametrize.__name__:  # where torch makes these classes; a copy by the user is the user's
             base: Any = kind.__bases__[0]
             return make_parametrized, (base, tuple(value.parametrizations)), base.__getstate__(value)
+    if HASH in getattr(value, "__dict__", ()):
+        make, args, state, *rest = value.__reduce_ex__(5)
+        return make, args, {**state, HASH: 0}, *rest
     return None
 
 

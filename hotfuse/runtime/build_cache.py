@@ -33,6 +33,7 @@ from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.objects import generator_version
 
 BUILD, PROOF = "build", "proof"
+PIECE_BYTES = 1 << 20  # hashed in one go: half a millisecond
 # The folders that a build follows from, and those that a proof does.
 _SOURCES = ("ir", "passes", "hardware", "fusion", "codegen", "runtime")
 
@@ -61,11 +62,11 @@ def keep_proof(asked: ProveRequest, reply: ProveReply) -> None:
         _keep(PROOF, asked, replace(reply, cpu_s=0.0))
 
 
-def with_digests(asked: ProveRequest, weight: Weight) -> ProveRequest:
+def with_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> ProveRequest:
     """The request with a digest of each weight. All of their bytes are read, with the interpreter let go of."""
     if asked.digests or _cache(asked.config) is None:
         return asked
-    return replace(asked, digests={name: digest(weight(name)) for name in weights_of(asked.build)})
+    return replace(asked, digests={name: digest(weight(name), pace) for name in weights_of(asked.build)})
 
 
 def weights_of(build: Build) -> tuple[str, ...]:
@@ -74,9 +75,14 @@ def weights_of(build: Build) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*build.hoisted.sources, *(name for name in main if name not in set(prepared)))))
 
 
-def digest(array: Array) -> str:
+def digest(array: Array, pace: Pace = hurry) -> str:
     """Of the array's bytes."""
-    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    found = hashlib.sha256()
+    for begin in range(0, len(data), PIECE_BYTES):
+        pace()
+        found.update(data[begin : begin + PIECE_BYTES])
+    return found.hexdigest()
 
 
 class Witness:

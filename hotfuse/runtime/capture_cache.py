@@ -25,7 +25,6 @@ from pathlib import Path
 
 import torch
 
-import hotfuse
 from hotfuse.errors import CaptureError, ParseError
 from hotfuse.frontends.torch_code import CodeKey
 from hotfuse.frontends.torch_digest import digest_state
@@ -136,7 +135,7 @@ def _installed() -> list[tuple[str, int]]:
 
 @functools.cache
 def _sources() -> tuple[Path, ...]:
-    return tuple(path for name in _FOLDERS for path in sorted(Path(hotfuse.__path__[0], name).rglob("*.py")))
+    return tuple(path for name in _FOLDERS for path in sorted((Path(__file__).parents[1] / name).rglob("*.py")))
 
 
 @functools.cache

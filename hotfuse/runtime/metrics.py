@@ -6,7 +6,8 @@ Nothing is counted for it while calls run: what models, logs and caches know any
 name are one row.
 
 State: a weak reference to each model that is watched, with the counts of its log, which outlive it; and the totals of models
-that are gone. Of one that goes without an event, calls since somebody last looked are not in the totals.
+that are gone; the size of the cache's folder when it was last looked over. Of a model that goes without an event, calls since
+somebody last looked are not in the totals.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +28,7 @@ from hotfuse.runtime.metrics_text import Family, Sample, exposition
 
 NAMES = 256  # of models that are told apart; the rest is one row
 REST, DYNAMO = "(others)", "(dynamo)"
+LOOK_S = 60.0  # between looks over the cache's folder
 
 
 @dataclass
@@ -102,6 +105,7 @@ class _Watched:
 _LOCK = make_lock()
 _WATCHED: list[_Watched] = []
 _GONE: dict[str, Totals] = {}
+_FOLDERS: dict[str, tuple[float, int]] = {}  # when a folder was looked over last, and what it held
 
 
 def watch(model: Any) -> Any:
@@ -211,11 +215,15 @@ def _of_process() -> Iterable[Family]:
 
 
 def _folder_bytes(path: str) -> int:
-    taken = 0
-    with contextlib.suppress(OSError), os.scandir(path) as files:
-        for file in files:
-            with contextlib.suppress(OSError):
-                taken += file.stat(follow_symlinks=False).st_size
+    """As of the last minute: a look at every file of a large cache takes longer than the rest of a scrape."""
+    looked_s, taken = _FOLDERS.get(path, (float("-inf"), 0))
+    if time.monotonic() - looked_s > LOOK_S:
+        taken = 0
+        with contextlib.suppress(OSError), os.scandir(path) as files:
+            for file in files:
+                with contextlib.suppress(OSError):
+                    taken += file.stat(follow_symlinks=False).st_size
+        _FOLDERS[path] = time.monotonic(), taken
     return taken
 
 

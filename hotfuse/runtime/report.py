@@ -112,14 +112,13 @@ def make_report(
     opaque: Sequence[tuple[str, str, str]],
     executor: Executor,
     calls: int,
-    events: EventLog | Mapping[str, int],
+    events: EventLog,
     closed: bool,
     share: float | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> GraphReport:
-    """`events` are the log, or how many there were of each kind, which tells no stories. `share` is the captured share of the
-    original model, where that does not follow from the number of nodes; `seconds` what units take, by name, where that was
-    profiled."""
+    """`share` is the captured share of the original model, where that does not follow from the number of nodes; `seconds` what
+    units take, by name, where that was profiled."""
     every = [node for g in graph.walk() for node in g.nodes]
     found = 1.0 - len(opaque) / len(every) if every else 1.0
     return GraphReport(
@@ -132,10 +131,10 @@ def make_report(
         total_cost(graph),
         executor.bound_shapes,
         sum(executor.arena_bytes().values()),
-        events.counted() if isinstance(events, EventLog) else dict(events),
+        events.counted(),
         _why(executor.config, calls, closed, len(opaque), executor.native),
         tuple(GeneratedKernel(ops, count, why) for (ops, why), count in Counter(executor.choices).most_common()),
-        make_source(graph, executor, events if isinstance(events, EventLog) else (), calls, seconds),
+        make_source(graph, executor, events, calls, seconds),
     )
 
 

@@ -6,7 +6,7 @@ what it began with until it ends, and code goes with the last call that is in it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +49,9 @@ class Observer(Protocol):
 
     def compared(self, turn: Turn, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception) -> None:
         """What two made of one call."""
+
+    def unit_seconds(self) -> Mapping[str, float]:
+        """What units of what serves take, by name, as far as they were traced."""
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; False if that takes longer."""

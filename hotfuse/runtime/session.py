@@ -24,6 +24,7 @@ from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
 from hotfuse.runtime.serving import Observer, Serving, Turn
+from hotfuse.runtime.story import Story
 
 
 class Session:
@@ -197,8 +198,14 @@ class Session:
 
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
-        executor, events = self._best.executor, self.events.counted()
-        return make_report(self.graph.name, self.graph, self.opaque, executor, self._calls, events, self._closed)
+        executor, seconds = self._best.executor, None if self.observer is None else self.observer.unit_seconds()
+        return make_report(
+            self.graph.name, self.graph, self.opaque, executor, self._calls, self.events, self._closed, seconds=seconds
+        )
+
+    def story(self, id: str) -> Story:
+        """What became of one subgraph, known by its id, the beginning of that, or one of its nodes."""
+        return self.report().story(id)
 
     def explain(self) -> str:
         """One line per node: operator, result, cost, origin, and why it is opaque if it is."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.ir.dim import Dim
@@ -34,14 +34,14 @@ class Fusion:
     kernels: int
     instructions: int
     code_bytes: int
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", subgraph_id(self.kind, self.form, self.nodes))
 
     @property
     def kind(self) -> str:
         return BAKED if self.form else FUSED
-
-    @property
-    def id(self) -> str:
-        return subgraph_id(self.kind, self.form, self.nodes)
 
     @property
     def name(self) -> str:
@@ -77,8 +77,17 @@ def subgraph_id(kind: str, form: str, nodes: Iterable[str]) -> str:
 def fusions_of(units: Iterable[Unit], objects: Mapping[TileProgram, bytes], sizes: Sizes = ()) -> tuple[Fusion, ...]:
     """Units of a build, with the code of their programs; `sizes` are those that they were made for."""
     form = ", ".join(f"{name}={size}" for name, size in sizes)
-    code = {program: len(data) for program, data in objects.items()}
-    return _fusions([(unit.nodes, [recipe.program for recipe in unit.recipes]) for unit in units], code, form)
+    known = {id(program): len(data) for program, data in objects.items()}  # to look one up by what it says takes long
+
+    def code_bytes(program: TileProgram) -> int:
+        found = known.get(id(program))
+        return len(objects.get(program, b"")) if found is None else found
+
+    lengths = _Lengths()
+    return tuple(
+        lengths.fusion(unit.nodes, form, [(recipe.program, code_bytes(recipe.program)) for recipe in unit.recipes])
+        for unit in units
+    )
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,11 @@ def served_by(executor: Executor) -> Served:
     natives = getattr(generic, "groups", None)
     if natives is None:
         return Served(left=frozenset(node.id for node in executor.plan.graph.nodes))
-    code = {part.kernel.program: part.kernel.code.size_bytes for native in natives for part in native.parts}
-    units = [([node.id for node in native.nodes], [part.kernel.program for part in native.parts]) for native in natives]
-    return Served(_fusions(units, code, ""), frozenset(item.id for item in generic.items if isinstance(item, Node)))
+    lengths, fusions = _Lengths(), []
+    for native in natives:
+        made = [(part.kernel.program, part.kernel.code.size_bytes) for part in native.parts]
+        fusions.append(lengths.fusion([node.id for node in native.nodes], "", made))
+    return Served(tuple(fusions), frozenset(item.id for item in generic.items if isinstance(item, Node)))
 
 
 def code_of(executor: Executor) -> int:
@@ -108,18 +119,22 @@ def code_of(executor: Executor) -> int:
     return sum(kernel.code.size_bytes for kernel in kernels.values())
 
 
-def _fusions(
-    units: Iterable[tuple[Sequence[str], Sequence[TileProgram]]], code: Mapping[TileProgram, int], form: str
-) -> tuple[Fusion, ...]:
-    from hotfuse.codegen.tile import walk  # who stays at tier 0 need not wait for it
+class _Lengths:
+    """State: how many instructions each program has that was looked at; most are shared by many units."""
 
-    lengths = {program: sum(1 for _ in walk(program.body)) for program in code}
-    return tuple(
-        Fusion(
-            tuple(nodes), form, len(programs), sum(lengths.get(p, 0) for p in programs), sum(code.get(p, 0) for p in programs)
-        )
-        for nodes, programs in units
-    )
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def fusion(self, nodes: Sequence[str], form: str, made: Sequence[tuple[TileProgram, int]]) -> Fusion:
+        instructions = sum(self._length(program) for program, _ in made)
+        return Fusion(tuple(nodes), form, len(made), instructions, sum(size for _, size in made))
+
+    def _length(self, program: TileProgram) -> int:
+        from hotfuse.codegen.tile import walk  # who stays at tier 0 need not wait for it
+
+        if id(program) not in self._known:
+            self._known[id(program)] = sum(1 for _ in walk(program.body))
+        return self._known[id(program)]
 
 
 def describe_subgraph(graph: Graph, nodes: Sequence[Node], fusion: Fusion | None = None) -> Subgraph:

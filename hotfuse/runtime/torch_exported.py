@@ -34,6 +34,7 @@ from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.feeds import Signature, as_array, check_names, written
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
+from hotfuse.runtime.story import Story
 from hotfuse.runtime.torch_call import as_input, has_form, lies_as_captured, run_program
 from hotfuse.runtime.torch_engine import TORCH
 from hotfuse.runtime.torch_runner import Runner, form_of
@@ -194,10 +195,14 @@ class ExportedModel:
             self.program.opaque,
             self._executor if self._runner is None else self._runner.executor,
             self._calls,
-            self.events.counted(),
+            self.events,
             self._closed,
             self.program.share,
         )
+
+    def story(self, id: str) -> Story:
+        """What became of one subgraph, known by its id, the beginning of that, or one of its nodes."""
+        return self.report().story(id)
 
     def explain(self) -> str:
         """One line per node: operator, result, cost, origin, and why it is opaque if it is."""

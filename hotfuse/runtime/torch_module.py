@@ -28,6 +28,7 @@ from hotfuse.runtime.torch_serving import Controller
 from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
 
 if TYPE_CHECKING:
+    from hotfuse.runtime.story import Story
     from hotfuse.runtime.torch_family import Adapt
     from hotfuse.runtime.torch_report import TorchReport
 
@@ -57,6 +58,10 @@ class Controls:
 
         return make_torch_report(self.family)
 
+    def story(self, id: str) -> Story:
+        """What became of one subgraph, known by its id, the beginning of that, or one of its nodes."""
+        return self.report().story(id)
+
     def explain(self) -> str:
         """Every captured class: its guard and its nodes."""
         from hotfuse.runtime.torch_report import explain_classes
@@ -77,7 +82,7 @@ class Controls:
             member.close()
 
 
-_ADDED = ("settle", "report", "explain", "refresh", "close")
+_ADDED = ("settle", "report", "explain", "story", "refresh", "close")
 
 
 class _Compiled:

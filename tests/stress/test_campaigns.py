@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hotfuse
-from benchmarks import compile_faults, false_alarms, swaps
+from benchmarks import compile_faults, false_alarms, shapes, swaps
 from hotfuse import stress
 from hotfuse.adaptive.backoff import Backoff
 from hotfuse.runtime import faults
@@ -25,6 +25,7 @@ def test_swaps_leave_no_answer_mixed_or_stale() -> None:
     assert (found.mixed, found.stale, found.failed, found.first_failure) == (0, 0, 0, "")
     assert found.links == 3
     assert found.calls > 100
+    assert found.rarer > 0.1
 
 
 class Torn(Session):
@@ -98,3 +99,24 @@ def test_a_storm_of_retries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_often_something_may_be_tried_again() -> None:
     first_s = compile_faults.Rules().back_off_s
     assert [compile_faults.most_retries(first_s * n) for n in (0, 0.9, 1, 2.9, 3, 6.9, 7)] == [0, 0, 1, 1, 2, 2, 3]
+
+
+# shapes
+
+
+def test_shapes_are_distinct_and_the_largest_comes_first() -> None:
+    found = shapes.draw_shapes(1000)
+    assert len(set(found)) == 1000
+    assert found[0] == max(found) == (8, 512)
+    assert all(1 <= batch <= 8 and 1 <= length <= 512 for batch, length in found)
+    assert found == shapes.draw_shapes(1000)
+
+
+def test_growth_and_other_answers_show_in_the_table() -> None:
+    eager = shapes.Run("eager", [0.01] * 10, [1.0] * 10, 1000, 1010)
+    ours = shapes.Run("hotfuse", [0.005] * 9 + [0.5], [1.0] * 9 + [1.1], 1000, 1030, {"kernels": 7})
+    rows = [shapes.row(run, {"eager": eager, "hotfuse": ours}) for run in (eager, ours)]
+    assert [row["is_flat"] for row in rows] == [True, False]
+    assert (rows[1]["wrong"], rows[1]["kernels"], rows[1]["ratio_p50"]) == (1, 7, 0.5)
+    assert rows[1]["p99.9_ms"] > 400
+    assert "hotfuse" in shapes.show(rows).splitlines()[2]

@@ -1,0 +1,122 @@
+"""A slow fusion is taken apart: one that was merged, by the duel that follows; one of the rules', because traces show it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotfuse
+from hotfuse.adaptive import controller as controllers
+from hotfuse.adaptive.background import BACKGROUND
+from hotfuse.adaptive.message import Spotted
+from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
+from hotfuse.codegen.llvm_compile import compile_ir
+from hotfuse.codegen.llvm_cpu import emit
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.hardware.spec import host_spec
+from hotfuse.runtime.session import Session
+from tests.adaptive.test_session_subject import feed, is_fused, model, want
+
+CALLS = 200
+WASTE = """
+define internal void @waste() noinline optnone {
+entry:
+  %place = alloca i64
+  store volatile i64 0, ptr %place
+  br label %turn
+turn:
+  %count = load volatile i64, ptr %place
+  %next = add i64 %count, 1
+  store volatile i64 %next, ptr %place
+  %more = icmp ult i64 %next, TURNS
+  br i1 %more, label %turn, label %done
+done:
+  ret void
+}
+"""
+
+
+def slow(program: TileProgram, turns: int = 1_000_000) -> bytes:
+    """Code of a program that does the same, after a millisecond or more in which every task does nothing."""
+    spec = host_spec()
+    text = emit(program, spec.vector_bytes // 4, spec.isa)
+    spun = re.sub(r"(define [^{]*@body[^{]*\{\nentry:\n)", r"\1  call void @waste()\n", text, count=1)
+    assert spun != text
+    return compile_ir(spun + WASTE.replace("TURNS", str(turns)), spec)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), threads=1) as opened:
+        yield opened
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any) -> None:
+    original = controllers.Controller._built
+
+    def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
+        if not isinstance(result, BaseException):
+            programs = result.build.programs
+            objects = [slow(p) if is_slow(decision.target, p) else o for p, o in zip(programs, result.objects, strict=True)]
+            result = replace(result, objects=tuple(objects))
+        original(self, decision, sizes, result)
+
+    monkeypatch.setattr(controllers.Controller, "_built", built)
+
+
+def calls_until(session: Session, until: Any, most: int, rows: int = 96, pause_s: float = 0.0) -> int:
+    x, exact = feed(rows), want(feed(rows))
+    for call in range(most):
+        if until():
+            return call
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-7)
+        time.sleep(pause_s)
+    assert until(), [f"{e.kind} {e.subject}: {e.reason}" for e in session.events]
+    return most
+
+
+def lineup(session: Session) -> tuple[Target, ...]:
+    return session.observer.controller.serving  # type: ignore[union-attr, no-any-return]
+
+
+def test_a_slow_merge_is_taken_apart_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda target, program: isinstance(target, Merged) and program.name == "chain")
+    calls_until(session, lambda: is_fused(session), 100_000)
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    edit = Merged(controller._made[Generic()].build.joints[0].groups)
+    controller._state = replace(controller._state, rules=replace(controller._state.rules, build_share=0.0, keep_share=0.0))
+    BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), edit, 100.0)))
+    calls_until(session, lambda: edit in lineup(session), 100_000)
+    assert calls_until(session, lambda: edit not in lineup(session), CALLS) <= CALLS
+    assert "does not pay" in controller.state.memory.of(edit).reason
+
+
+def test_a_slow_group_is_spotted_in_traces_and_taken_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products are one program here, so all of them are slow until they are products and what follows, apart."""
+    plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product")
+    calls_until(session, lambda: is_fused(session), 100_000)
+    began = session.calls
+    calls_until(session, lambda: any(isinstance(t, Split) for t in lineup(session)), 100_000)
+    first = next(e for e in session.events.of("tier.spotted"))
+    assert "times what" in first.reason
+    print("calls", session.calls - began)
+
+
+def test_another_regime_is_fused_anew(session: Session) -> None:
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    rules = replace(controller._state.rules, baked_gain=5.0, half_life_s=0.5, judge_s=0.1)
+    controller._state = replace(controller._state, rules=rules)
+    calls_until(session, lambda: any(isinstance(t, Baked) for t in lineup(session)), 100_000)
+    assert Baked("((96, 512),)") in lineup(session)
+    began = time.monotonic()
+    calls_until(session, lambda: Baked("((200, 512),)") in lineup(session), 100_000, rows=200)
+    calls_until(session, lambda: Baked("((96, 512),)") not in lineup(session), 100_000, rows=200)
+    print("seconds", time.monotonic() - began)
