@@ -3,8 +3,9 @@
     a trace costs   the call's CPU time outside of kernels and operators + what the long way costs + what handling it costs
     one is due when what all traces cost so far + what one more may cost <= three quarters of share * seconds of all calls
 
-Whatever is uncertain counts against tracing: a call takes at least what its pieces take, so that is taken for all of its time,
-and the dearest trace of late for what the next one costs. What traces cost in truth is less than what is reported here.
+Whatever is uncertain counts against tracing. A call takes at least what its pieces take, or the CPU time of its thread in them,
+where other processes had the core: that is taken for all of its time. The next trace is taken to cost what the dearest of late
+did. What traces cost in truth is less than what is reported here.
 
 State: a `Sampler` keeps the sampling of each plan. Only the background's thread uses it.
 """
@@ -129,4 +130,4 @@ class Sampler:
         trace = tracer.trace(plan, self._outlines.of(tracer))
         self._profile.add(trace, time.monotonic())
         handling_s = time.thread_time() - begun
-        self._plans[plan] = self._plans[plan].after(trace.inside_s, trace.outside_s, handling_s)
+        self._plans[plan] = self._plans[plan].after(min(trace.inside_s, trace.inside_cpu_s), trace.outside_cpu_s, handling_s)

@@ -37,13 +37,14 @@ class PieceTime:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One call of a plan: `seconds` in all, what its pieces took of these, and the CPU time of the rest (`outside_s`), tracing
-    included. A form is a text of the inputs' shapes."""
+    """One call of a plan: `seconds` in all, and what its pieces took of these. Of the caller's thread also the CPU time, inside
+    of pieces and outside, where it went into tracing and into what every call does. A form is a text of the inputs' shapes."""
 
     plan: str
     form: str
     seconds: float
-    outside_s: float
+    inside_cpu_s: float
+    outside_cpu_s: float
     pieces: tuple[Piece, ...]
     times: tuple[PieceTime, ...]
 
@@ -53,7 +54,7 @@ class Trace:
 
     @property
     def inside_s(self) -> float:
-        """What the pieces took: no call like this one takes less."""
+        """What the pieces took."""
         return sum(time.seconds for time in self.times)
 
     @property

@@ -103,7 +103,7 @@ class Tracer:
                 threads[place] = max(threads[place], team)
         times = tuple(map(PieceTime, seconds, busy, waiting, threads))
         outside_s = max(0.0, self.cpu_s - cpu_s)
-        return Trace(plan, outline.form, self.seconds, outside_s, outline.pieces, times)
+        return Trace(plan, outline.form, self.seconds, cpu_s, outside_s, outline.pieces, times)
 
 
 class Outlines:

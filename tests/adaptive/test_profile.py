@@ -22,7 +22,7 @@ def piece(unit: str, flops: int = 1000, moved: int = 100) -> Piece:
 def trace(plan: str, form: str, **seconds: float) -> Trace:
     times = tuple(PieceTime(s, 2 * s, s / 4, 2) for s in seconds.values())
     total = sum(seconds.values())
-    return Trace(plan, form, total, 0.0, tuple(map(piece, seconds)), times)
+    return Trace(plan, form, total, total, 0.0, tuple(map(piece, seconds)), times)
 
 
 def uses(profile: Profile, now_s: float = 0.0) -> dict[tuple[str, str], Use]:

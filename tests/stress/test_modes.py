@@ -25,7 +25,6 @@ from hotfuse.runtime.session import Session
 from hotfuse.runtime.stressed import StressedSession, session_class
 from hotfuse.runtime.workers import Job, Pool
 from hotfuse.stress import CALM, FAULTS, MODES, Stress, parse
-from tests.runtime.test_child import TOY
 from tests.stress.models import feeds, onnx_model
 
 
@@ -103,44 +102,60 @@ def test_which_calls_are_touched() -> None:
 # what happens
 
 
-def test_every_fault_is_committed_in_a_build_worker_and_costs_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+class Ends:
+    """State: what jobs ended with, in order."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self._more = threading.Condition()
+
+    def __call__(self, result: Any) -> None:
+        with self._more:
+            self.found.append(result)
+            self._more.notify_all()
+
+    def wait(self, count: int) -> list[Any]:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.found) >= count, 300)
+        return self.found
+
+
+def test_every_fault_is_committed_in_a_child_and_costs_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "HANG_S", 1.0)
-    config = Config(stress="fail-compile-every-2,slow-compile-1", cache="off")
-    graph = skeleton(hotfuse.load(onnx_model(), tier=0).graph)
-    pool = Pool(MODULE, 1, first_rest_s=0.01)
-    found: list[Any] = []
-    more = threading.Condition()
-
-    def finish(result: Any) -> None:
-        with more:
-            found.append(result)
-            more.notify_all()
-
+    pool, ends, jobs = Pool("tests.stress.fault_worker", 1, first_rest_s=0.01), Ends(), 2 * len(FAULTS)
     try:
-        for turn in range(2 * len(FAULTS)):
-            pool.submit(build_job(str(turn), lambda: BuildRequest(graph, config), finish, config))
-        with more:
-            assert more.wait_for(lambda: len(found) == 2 * len(FAULTS), 100)
+        for _ in range(jobs):
+            pool.submit(Job("", lambda: b"work", ends, 300.0, 1 << 40, stress=Stress(fail_compile_every=2)))
+        found = ends.wait(jobs)
     finally:
         pool.close()
-    assert all(isinstance(result, BuildReply) for result in found[::2])
-    assert all(isinstance(result, WorkerError) for result in found[1::2])
+    assert found[::2] == [b"work"] * len(FAULTS)
     assert [result.cause for result in found[1::2]] == ["raised", "timeout", "died", "memory"]
+
+
+def test_a_build_worker_commits_faults() -> None:
+    config = Config(stress="fail-compile-every-2", cache="off")
+    graph = skeleton(hotfuse.load(onnx_model(), tier=0).graph)
+    pool, ends = Pool(MODULE, 1), Ends()
+    try:
+        for _ in range(2):
+            pool.submit(build_job("", lambda: BuildRequest(graph, config), ends, config))
+        good, bad = ends.wait(2)
+    finally:
+        pool.close()
+    assert isinstance(good, BuildReply)
+    assert isinstance(bad, WorkerError)
+    assert "on purpose" in str(bad)
 
 
 def test_a_slow_compile_takes_longer() -> None:
     """The time is a worker's: nothing else waits."""
-    took: list[float] = []
-    done = threading.Event()
-    pool = Pool(TOY, 1)
+    pool, ends, took = Pool("tests.stress.fault_worker", 1), Ends(), list[float]()
     try:
-        for slow in (0, 300):
+        for turn, slow in enumerate((0, 300)):
             begun = time.perf_counter()
-            done.clear()
-            stress = Stress(slow_compile=slow)
-            pool.submit(Job("", lambda: b"echo 1", lambda _: done.set(), 100.0, 1 << 40, stress=stress))
-            assert time.perf_counter() - begun < 0.25
-            assert done.wait(100)
+            pool.submit(Job("", lambda: b"work", ends, 300.0, 1 << 40, stress=Stress(slow_compile=slow)))
+            ends.wait(turn + 1)
             took.append(time.perf_counter() - begun)
     finally:
         pool.close()
