@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.audits import Audits
 from hotfuse.adaptive.background import BACKGROUND, Background
 from hotfuse.adaptive.contests import Contests
-from hotfuse.adaptive.lineup import Made, changed_units, composed, kernels_of
+from hotfuse.adaptive.lineup import Lineup, Made
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.maker import Maker
 from hotfuse.adaptive.message import (
@@ -52,19 +52,28 @@ from hotfuse.adaptive.message import (
 from hotfuse.adaptive.promotion import next_target
 from hotfuse.adaptive.remembering import Remembering
 from hotfuse.adaptive.state import Rules, State, start
-from hotfuse.adaptive.subject import Subject
+from hotfuse.adaptive.subject import Array, Subject
 from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target
 from hotfuse.adaptive.watch import Watch
-from hotfuse.pace import Unhurried
+from hotfuse.errors import WorkerError
 from hotfuse.runtime.turns import Times
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Sizes
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 
+KILLED = ("died", "memory")  # causes of errors: of a proof they speak against its kernels
 LOOK_S = 0.005  # of calls, after which the background looks at once and not with the next tick
-CANDIDATES = 4  # that are kept: what serves, what would without one target, and those before
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A target whose answer to a call of some form was wrong."""
+
+    made: Made
+    form: Hashable | None
+    reason: str
 
 
 class Controller:
@@ -75,13 +84,12 @@ class Controller:
         self._state: State = start(rules)
         self._tally = Tally()
         self._maker = Maker(subject)
-        self._contests = Contests(subject, self._tally, self._candidate)
+        self._lineup = Lineup(subject)
+        self._contests = Contests(subject, self._tally, self._lineup.candidate)
         self._audits = Audits()
         self._remembering = Remembering(subject)
         self.watch = Watch(background.post)
-        self._made: dict[Target, Made] = {}
-        self._serving: tuple[Target, ...] = ()
-        self._candidates: dict[frozenset[Target], Any] = {}
+        self._evidence: Evidence | None = None
         self._waiting: Build | Prove | None = None  # for the inputs of a call
         self._unseen_s = 0.0
         self._posted = self._closed = False
@@ -96,7 +104,7 @@ class Controller:
 
     @property
     def serving(self) -> tuple[Target, ...]:
-        return self._serving
+        return self._lineup.serving
 
     # what callers do
 
@@ -135,15 +143,14 @@ class Controller:
         """Decide nothing any more, and let go of what was made."""
         self._closed = True
         self._background.forget(self)
-        if self._made:
-            self._background.post(self._let_go)
+        self._background.post(self._lineup.let_go)
 
     # the background's thread
 
     def tick(self, now_s: float) -> None:
         if self._closed:
             return
-        self.watch.wants_trace(self._subject.executor if self._serving else None)
+        self.watch.wants_trace(self._subject.executor if self._lineup.serving else None)
         self._subject.look_at_next()
         self._look()
         if self._audits.is_due(now_s):
@@ -162,17 +169,26 @@ class Controller:
         self._spot(now_s)
         self._tell(Queue(now_s, self._maker.queue))
         self._tell(Tick(now_s))
-        self._contests.begin(self._forms, self._serving, self._measured)
+        self._contests.begin(self._forms, self._lineup.serving, self._measured)
         waiting, self._waiting = self._waiting, None
         if waiting is not None and any(live.attempt == waiting.attempt for live in self._state.live):
             self._try(waiting)
+        self._write_evidence()
         with self._quiet:
             self._quiet.notify_all()
 
+    def _write_evidence(self) -> None:
+        """Have what was wrong written down, as soon as there is a call to show it on."""
+        evidence = self._evidence
+        inputs = None if evidence is None else self._subject.sample(evidence.form)
+        if evidence is not None and inputs is not None:
+            self._evidence = None
+            self._maker.reproduce(evidence.made.target, self._request(evidence.made, inputs), None, evidence.reason)
+
     def _spot(self, now_s: float) -> None:
-        if self._serving:
-            build = self._made[Generic()].build
-            for found, saves_s in self.watch.spot(build, self._serving, self._subject.config.isa, now_s):
+        if self._lineup.serving:
+            build = self._lineup.made[Generic()].build
+            for found, saves_s in self.watch.spot(build, self._lineup.serving, self._subject.config.isa, now_s):
                 if self._state.spotted.of(found.edit, now_s) == 0:
                     self._subject.events.emit("tier.spotted", str(found.edit), found.reason, saves_s=found.saves_s)
                 self._tell(Spotted(now_s, found.edit, saves_s, found.reason))
@@ -187,6 +203,9 @@ class Controller:
             return
         if not isinstance(event, Called | Spotted | Queue | Tick):
             self._note(event)
+        if isinstance(event, Shadowed) and not event.ok and (made := self._lineup.made.get(event.target)) is not None:
+            form = self._forms.get(event.target.form) if isinstance(event.target, Baked) else None
+            self._evidence = Evidence(made, form, event.reason)
         before = self._state.memory
         self._state, decisions = step(self._state, event)
         if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
@@ -214,8 +233,7 @@ class Controller:
                 self._fail(decision, reason)
             else:
                 self._subject.events.emit("tier.failed", str(getattr(decision, "target", "")), reason)
-                self._serving = ()
-                self._subject.publish(None)
+                self._lineup.serve(())
 
     def _carry_out(self, decision: Decision) -> None:
         match decision:
@@ -229,13 +247,13 @@ class Controller:
                 if isinstance(decision.target, Generic):
                     self._tally.forget(1)
                 self._subject.forget_sample()
-                self._serve((*self._serving, decision.target))
+                self._serve((*self._lineup.serving, decision.target))
             case Withdraw() | Retire():
                 self._contests.drop(decision.target)
                 if isinstance(decision, Retire):
-                    self._made.pop(decision.target, None)
-                if decision.target in self._serving:
-                    self._serve(tuple(t for t in self._serving if t != decision.target))
+                    self._lineup.made.pop(decision.target, None)
+                if decision.target in self._lineup.serving:
+                    self._serve(self._lineup.without(decision.target))
             case Measure():
                 self._contests.ask(decision)
             case Quarantine() | Rest():
@@ -259,29 +277,12 @@ class Controller:
     # what serves
 
     def _serve(self, targets: tuple[Target, ...]) -> None:
-        self._serving = targets if Generic() in targets else ()
-        self._subject.publish(self._candidate(targets) if self._serving else None)
+        self._lineup.serve(targets)
         self.watch.replaced()
-        if self._serving:
+        if self._lineup.serving:
             self._audits.restart(time.monotonic())
         else:
             self._audits.stop()
-
-    def _candidate(self, targets: Collection[Target]) -> Any:
-        """What answers for these targets together. One that was made before is used again."""
-        key = frozenset(targets)
-        found = self._candidates.pop(key, None)
-        if found is None:
-            made = [self._made[target] for target in targets]
-            found = self._subject.make(composed(made), kernels_of(made), Unhurried())
-        self._candidates[key] = found
-        for old in list(self._candidates)[:-CANDIDATES]:
-            del self._candidates[old]
-        return found
-
-    def _let_go(self) -> None:
-        self._made.clear()
-        self._candidates.clear()
 
     # from a decision to a candidate
 
@@ -309,7 +310,7 @@ class Controller:
         inputs = self._subject.sample(self._forms.get(target.form))
         if inputs is None:
             return None
-        main = self._made[Generic()].build.main
+        main = self._lineup.made[Generic()].build.main
         return sizes_of(main, given_types(main, inputs, self._subject.weight))
 
     def _built(self, decision: Build, sizes: Sizes, result: BuildReply | BaseException) -> None:
@@ -319,46 +320,50 @@ class Controller:
         from hotfuse.runtime.kernels import link_kernels
         from hotfuse.runtime.subgraph import fusions_of
 
-        target, build, generic = decision.target, result.build, self._made.get(Generic())
+        target, build, generic = decision.target, result.build, self._lineup.generic
         if not isinstance(target, Generic) and generic is not None:
             build = replace(build, hoisted=generic.build.hoisted)
         objects = dict(zip(build.programs, result.objects, strict=True))
         made = Made(target, build, objects, link_kernels(build.programs, result.objects), sizes, decision.without)
-        units, kernels = made.units, len(build.programs)
-        if generic is not None and isinstance(target, Edit):
-            units = changed_units(generic, made)[1]
-            kernels = len(units)
-        self._made[target] = made
+        self._lineup.made[target] = made
+        units = self._lineup.new_units(made)
         fusions = fusions_of(units, objects, sizes)
         self._subject.events.emit(
             "tier.units", str(target), model=self._subject.name, fusions=fusions, compiled=result.compiled
         )
-        self._tell(Built(time.monotonic(), target, decision.attempt, kernels, result.cpu_s))
+        self._tell(Built(time.monotonic(), target, decision.attempt, len(units), result.cpu_s))
         self._look()
 
-    def _prove(self, decision: Prove) -> None:
+    def _request(self, made: Made, inputs: Mapping[str, Array]) -> ProveRequest:
+        """For a proof of all units of a target."""
         from hotfuse.runtime.build_request import ProveRequest
 
+        build = replace(made.build, units=made.units)
+        objects = tuple(made.objects[p] for p in build.programs)
+        return ProveRequest(build, objects, inputs, self._subject.config, other_sizes=not made.sizes)
+
+    def _prove(self, decision: Prove) -> None:
         target = decision.target
         form = self._forms.get(target.form) if isinstance(target, Baked) else None
         inputs = self._subject.sample(form)
         if inputs is None:
             self._waiting = decision
             return
-        made = self._made[target] = replace(self._made[target], without=decision.without)
-        build, units = replace(made.build, units=made.units), None
+        made = self._lineup.made[target] = replace(self._lineup.made[target], without=decision.without)
+        asked = self._request(made, inputs)
         if isinstance(target, Edit):
-            new = {unit.nodes for unit in changed_units(self._made[Generic()], made)[1]}
-            units = tuple(place for place, unit in enumerate(build.units) if unit.nodes in new)
-        objects = tuple(made.objects[p] for p in build.programs)
-        asked = ProveRequest(build, objects, inputs, self._subject.config, units, other_sizes=not made.sizes)
+            new = {unit.nodes for unit in self._lineup.new_units(made)}
+            asked = replace(asked, units=tuple(i for i, unit in enumerate(asked.build.units) if unit.nodes in new))
         self._maker.prove(target, asked, lambda result: self._later(decision, lambda: self._proved(decision, asked, result)))
 
     def _proved(self, decision: Prove, asked: ProveRequest, result: ProveReply | BaseException) -> None:
-        if decision.target not in self._made:
+        if decision.target not in self._lineup.made:
             return
         if isinstance(result, BaseException):
-            self._fail(decision, f"{type(result).__name__}: {result}")
+            reason = f"{type(result).__name__}: {result}"
+            if isinstance(result, WorkerError) and result.cause in KILLED:
+                self._maker.reproduce(decision.target, asked, None, reason)
+            self._fail(decision, reason)
             return
         wrong = [v for v in result.verdicts if not v.ok]
         if wrong and not any(v.tried for v in result.verdicts):
@@ -374,7 +379,7 @@ class Controller:
             self._tell(Disproved(time.monotonic(), decision.target, decision.attempt, units, reason))
             self._look()
             return
-        self._candidate((*self._serving, decision.target))
+        self._lineup.candidate((*self._lineup.serving, decision.target))
         self._tell(Proved(time.monotonic(), decision.target, decision.attempt))
         self._look()
 
@@ -389,7 +394,7 @@ class Controller:
             self._background.post(tell)
 
         form = self._forms.get(target.form) if isinstance(target, Baked) else None
-        self._subject.shadow(self._candidate((*self._serving, target)), form, report)
+        self._subject.shadow(self._lineup.candidate((*self._lineup.serving, target)), form, report)
 
     # while it serves
 
@@ -406,7 +411,7 @@ class Controller:
 
     def _audit(self) -> None:
         self._audits.pending = True
-        audited = self._serving
+        audited = self._lineup.serving
 
         def report(form: Hashable, reason: str, cost_s: float) -> None:
             self._background.post(lambda: self._audited(audited, form, reason, cost_s))

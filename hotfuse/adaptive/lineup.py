@@ -4,16 +4,20 @@
     units of a form, for each baked target                                         answer calls of these sizes
 
 All variants are units of the same main graph, so a lineup shares prepared weights with every other one.
+
+State of a `Lineup`: what was made of targets, which of them serve, and the last candidates that answered for some of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Split, Target
 from hotfuse.fusion.grouping import AS_RULED, Grouping
+from hotfuse.pace import Unhurried
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.build import Build, Sizes, Unit
 
 WRONG = "its kernels were found wrong"
+CANDIDATES = 4  # that are kept: what serves, what would without one target, and those before
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,3 +84,47 @@ def kernels_of(made: Sequence[Made]) -> Kernels:
 
 def _reasons(made: Made) -> dict[str, str]:
     return {id: WRONG for unit in made.build.units if unit.name in made.without for id in unit.nodes}
+
+
+class Lineup:
+    """The targets of one subject."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.made: dict[Target, Made] = {}
+        self.serving: tuple[Target, ...] = ()
+        self._candidates: dict[frozenset[Target], Any] = {}
+
+    @property
+    def generic(self) -> Made | None:
+        return self.made.get(Generic())
+
+    def serve(self, targets: tuple[Target, ...]) -> None:
+        """Have calls answered by these from now on; without the generic kernels, by the original."""
+        self.serving = targets if Generic() in targets else ()
+        self._subject.publish(self.candidate(targets) if self.serving else None)
+
+    def candidate(self, targets: Collection[Target]) -> Any:
+        """What answers for these targets together. One that was made before is used again."""
+        key = frozenset(targets)
+        found = self._candidates.pop(key, None)
+        if found is None:
+            made = [self.made[target] for target in targets]
+            found = self._subject.make(composed(made), kernels_of(made), Unhurried())
+        self._candidates[key] = found
+        for old in list(self._candidates)[:-CANDIDATES]:
+            del self._candidates[old]
+        return found
+
+    def without(self, target: Target) -> tuple[Target, ...]:
+        return tuple(other for other in self.serving if other != target)
+
+    def new_units(self, made: Made) -> tuple[Unit, ...]:
+        """The units that a target brings."""
+        if isinstance(made.target, Edit) and self.generic is not None:
+            return changed_units(self.generic, made)[1]
+        return made.units
+
+    def let_go(self) -> None:
+        self.made.clear()
+        self._candidates.clear()

@@ -34,7 +34,8 @@ class Watch:
         self.profile = Profile()
         self.sampler = Sampler(self.profile, post)
         self._calls = 0
-        self._seen = 0
+        self._seen = 0  # traces
+        self._found: tuple[Found, ...] = ()
         self._hottest: Hashable = None
         self._hottest_s = 0.0
         self._gains: dict[Edit, float] = {}
@@ -59,7 +60,7 @@ class Watch:
     def replaced(self) -> None:
         """Something else answers from now on."""
         self.sampler.forget(NATIVE)
-        self._seen = 0
+        self._seen, self._found = self.profile.added, ()
 
     def spot(self, build: Build, serving: tuple[Target, ...], isa: str, now_s: float) -> Iterator[tuple[Found, float]]:
         """The edits that there is evidence for since this was last asked, and the time that each could have saved."""
@@ -69,15 +70,23 @@ class Watch:
                 del self._gains[edit]
             elif calls and gain > 0:
                 yield Found(edit, gain, "it was measured"), gain * calls
-        traced = sum(1 for trace in self.profile.traces if trace.plan == NATIVE)
-        if not calls or traced < TRACES:
+        if not calls:
             return
-        uses = [use for use in self.profile.uses(now_s) if use.plan == NATIVE]
-        chains = [chain for chain in self.profile.chains(now_s) if chain.plan == NATIVE]
-        sizes = form_sizes(build.main, self._hottest)
-        for found in find_edits(build, uses, chains, sizes, host_spec(isa).l2_bytes)[:MOST]:
+        if self.profile.added != self._seen:
+            self._seen = self.profile.added
+            self._found = self._look(build, isa, now_s)
+        for found in self._found:
             if found.edit not in serving:
                 yield found, found.saves_s * calls
+
+    def _look(self, build: Build, isa: str, now_s: float) -> tuple[Found, ...]:
+        """What the traces of what serves speak for."""
+        uses = [use for use in self.profile.uses(now_s) if use.plan == NATIVE]
+        if max((use.traced for use in uses), default=0) < TRACES:
+            return ()
+        chains = [chain for chain in self.profile.chains(now_s) if chain.plan == NATIVE]
+        sizes = form_sizes(build.main, self._hottest)
+        return find_edits(build, uses, chains, sizes, host_spec(isa).l2_bytes)[:MOST]
 
     def unit_seconds(self) -> dict[str, float]:
         """What units of what serves take, by name, as far as they were traced."""

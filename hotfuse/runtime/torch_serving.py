@@ -177,6 +177,7 @@ class Controller:
         own, difference = trial.judge(eager)
         served.proven = not difference
         if difference:
+            self.captures.disown(served.runner.captured)
             reason = f"the captured program answers otherwise than the module: {difference}"
             self.family.events.emit("capture.differs", self.name, difference)
             self.table.drop(served, reason)
@@ -194,6 +195,8 @@ class Controller:
         if isinstance(trial, Miss):
             return trial
         own, difference = trial.judge(eager)
+        if difference:
+            self.captures.disown(shadow.candidate.runner.captured)
         shadow.report(not difference, difference)
         return _Own(own)
 

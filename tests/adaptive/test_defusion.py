@@ -91,7 +91,7 @@ def test_a_slow_merge_is_taken_apart_again(session: Session, monkeypatch: pytest
     plant(monkeypatch, lambda target, program: isinstance(target, Merged) and program.name == "chain")
     calls_until(session, lambda: is_fused(session), 100_000)
     controller: Any = session.observer.controller  # type: ignore[union-attr]
-    edit = Merged(controller._made[Generic()].build.joints[0].groups)
+    edit = Merged(controller._lineup.made[Generic()].build.joints[0].groups)
     controller._state = replace(controller._state, rules=replace(controller._state.rules, build_share=0.0, keep_share=0.0))
     BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), edit, 100.0)))
     calls_until(session, lambda: edit in lineup(session), 100_000)

@@ -263,7 +263,7 @@ def rules(session: Session, **changes: Any) -> None:
 
 
 def lineup(session: Session) -> tuple[Target, ...]:
-    return session.observer.controller._serving  # type: ignore[union-attr, no-any-return]
+    return session.observer.controller._lineup.serving  # type: ignore[union-attr, no-any-return]
 
 
 def test_a_hot_shape_gets_kernels_of_its_own(session: Session) -> None:
@@ -279,7 +279,7 @@ def test_a_hot_shape_gets_kernels_of_its_own(session: Session) -> None:
 
 def unit_names(session: Session) -> list[str]:
     controller: Any = session.observer.controller  # type: ignore[union-attr]
-    return [unit.name for unit in composed([controller._made[t] for t in lineup(session)]).units]
+    return [unit.name for unit in composed([controller._lineup.made[t] for t in lineup(session)]).units]
 
 
 @pytest.mark.parametrize("kind", [Merged, Split])
@@ -287,7 +287,7 @@ def test_units_are_edited_and_an_edit_that_does_not_pay_goes_again(session: Sess
     serve(session, lambda: is_fused(session))
     controller: Any = session.observer.controller  # type: ignore[union-attr]
     before = unit_names(session)
-    build = controller._made[Generic()].build
+    build = controller._lineup.made[Generic()].build
     edit = Merged(build.joints[0].groups) if kind is Merged else Split((build.joints[0].groups[0],))
     rules(session, build_share=0.0, keep_share=0.0)
 
