@@ -10,17 +10,17 @@ what was there. Threads change places after a microsecond. Nothing may be mixed,
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ CONFIG = Config(tier=0, cache="off", threads=1)
 ROWS = (1, 3, 8, 17)  # of calls: short ways and bound plans of several shapes
 LINK_EVERY = 1000
 YIELD_EVERY = 3  # swaps, to all callers: some calls see one swap, some see several; odd, so that both serve for a while
-FLAT = 0.02  # of memory after the first tenth
+FLAT = 0.02  # of memory, from the second quarter to the last
 
 # `k` is in the first and in the last of what runs, so that no part of one answer is part of the other's
 TEXT = """<ir_version: 10, opset_import: ["": 21]> swapped (float[n, 24] x) => (float[n, 40] y, float[n, 24] z)
@@ -55,8 +55,8 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> swapped (float[n, 24] x) => (
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a campaign. `rarer` is the share of calls that the rarer of the two answered, `memory` the growth after
-    warm-up, as a share."""
+    """What came of a campaign. `rarer` is the share of calls that the rarer of the two answered, `memory` the growth from
+    the second quarter to the last, as a share: the first fills the allocator's arenas, one for each thread."""
 
     swaps: int
     links: int
@@ -164,7 +164,7 @@ def campaign(
     serving = [one.link(session) for one in both]
     session.publish(serving[0])
     callers = [threading.Thread(target=call, args=(n,), daemon=True) for n in range(threads)]
-    links = warm_bytes = 0
+    links, held = 0, list[int]()
     started = time.perf_counter()
     with _switching_often():
         for caller in callers:
@@ -173,27 +173,28 @@ def campaign(
             if swap % LINK_EVERY == 0:
                 serving[swap % 2] = both[swap % 2].link(session)
                 links += 1
+                held.append(resident_bytes(os.getpid()))
                 progress(swap, counts)
             stage.number += 1
             session.publish(serving[swap % 2])
             stage.number += 1
             if swap % YIELD_EVERY == 0:
                 time.sleep(0)
-            if swap == max(1, swaps // 10):
-                warm_bytes = _resident_bytes()
         stop.set()
         for caller in callers:
             caller.join()
-    grown = _resident_bytes() / max(1, warm_bytes) - 1
     seconds = time.perf_counter() - started
     found, failure = {name: counts[name] for name in ("calls", "mixed", "stale", "failed")}, next(iter(failures), "")
     share = counts["first"] / max(1, counts["calls"])
-    return Figures(swaps, links, **found, rarer=min(share, 1 - share), seconds=seconds, memory=grown, first_failure=failure)
+    return Figures(
+        swaps, links, **found, rarer=min(share, 1 - share), seconds=seconds, memory=growth(held), first_failure=failure
+    )
 
 
-def _resident_bytes() -> int:
-    gc.collect()
-    return resident_bytes(os.getpid())
+def growth(held: Sequence[int]) -> float:
+    """From the second quarter to the last, by their medians."""
+    quarter = len(held) // 4
+    return median(held[-quarter:]) / median(held[quarter : 2 * quarter]) - 1 if quarter else 0.0
 
 
 @contextmanager

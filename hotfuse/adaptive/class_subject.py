@@ -116,7 +116,7 @@ class ClassSubject:
         made.watcher = weakref.proxy(self)
         taken = self._sample.get(None)
         if taken is not None:
-            made.make_ready(taken.leaves)
+            made.make_ready(taken.leaves, pace)
         made.runner.bind_as(self._serving.runner)
         return made
 

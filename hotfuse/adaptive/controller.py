@@ -58,6 +58,7 @@ from hotfuse.adaptive.target import Baked, Edit, Generic, Target
 from hotfuse.adaptive.watch import Watch
 from hotfuse.errors import WorkerError
 from hotfuse.runtime.turns import Times
+from hotfuse.stress import parse
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Sizes
@@ -255,7 +256,8 @@ class Controller:
                 if decision.target in self._lineup.serving:
                     self._serve(self._lineup.without(decision.target))
             case Measure():
-                self._contests.ask(decision)
+                if not parse(self._subject.config.stress).always_top:
+                    self._contests.ask(decision)
             case Quarantine() | Rest():
                 pass
 

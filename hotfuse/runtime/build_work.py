@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from hotfuse.codegen import llvm_compile
 from hotfuse.codegen.tile import TileProgram
+from hotfuse.errors import HotfuseError
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_cache import Witness, keep_build, keep_proof
@@ -47,7 +48,11 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     found = {verdict.unit: verdict for verdict in verdicts}
     alike = _alike(asked.build, [verdict.unit for verdict in verdicts if verdict.ok])
     for inputs in at_other_sizes(asked.build.main, asked.inputs) if asked.other_sizes else ():
-        for verdict in prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike)):
+        try:
+            elsewhere = prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike))
+        except HotfuseError:  # sizes that the model itself does not take: they prove nothing
+            continue
+        for verdict in elsewhere:
             if verdict.tried and not verdict.ok:
                 found |= {unit: replace(verdict, unit=unit) for unit in alike[verdict.unit]}
     reply = ProveReply(tuple(found.values()), time.process_time() - begun)

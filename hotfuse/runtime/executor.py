@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from hotfuse.ir.ops.sequence import GATHERING
 from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.ir.types import Type
 from hotfuse.locks import make_lock
+from hotfuse.pace import Pace
 from hotfuse.runtime.binding import BoundPlan, Step, bind, check_size
 from hotfuse.runtime.engine import Engine, RunGraph
 from hotfuse.runtime.memory import Arena, ArenaPool
@@ -76,15 +77,19 @@ class Executor:
     def bound_shapes(self) -> int:
         return len(self._bound)
 
-    def run(self, inputs: Sequence[Any], sharing: Collection[int] = (), inner: bool = False) -> list[Any]:
+    def run(
+        self, inputs: Sequence[Any], sharing: Collection[int] = (), inner: bool = False, pace: Pace | None = None
+    ) -> list[Any]:
         """The outputs for `inputs` (graph inputs, then weights), owned by the caller; those in `sharing` may view inputs.
 
-        The caller of an `inner` graph is another graph, which changes no sequence: those are handed on as they are."""
+        The caller of an `inner` graph is another graph, which changes no sequence: those are handed on as they are. Work that
+        nobody waits for has a `pace`."""
         types = tuple(self.engine.type_of(v) for v in inputs)
         bound = self.bound(types)
         watch = self._take_watch() if self._watches else None
         try:
-            slots = self.execute(bound, inputs, None if watch is None else watch.begin(bound, types))
+            steps = None if watch is None else watch.begin(bound, types)
+            slots = self.execute(bound, inputs, _paced(bound.steps, pace) if pace is not None else steps)
             results = [
                 slots[s] if inner and isinstance(slots[s], list) else self.engine.own(slots[s], shared and i not in sharing)
                 for i, (s, shared) in enumerate(bound.outputs)
@@ -134,7 +139,7 @@ class Executor:
             with contextlib.suppress(HotfuseError):
                 self.bound(types)
 
-    def execute(self, bound: BoundPlan, inputs: Sequence[Any], steps: Sequence[Step] | None = None) -> list[Any]:
+    def execute(self, bound: BoundPlan, inputs: Sequence[Any], steps: Iterable[Step] | None = None) -> list[Any]:
         """The slots after running a bound plan of this executor, or others in place of its steps; those of outputs hold
         results."""
         slots = list(bound.template)
@@ -232,6 +237,12 @@ class Executor:
             name = executor.plan.graph.name or "graph"
             found |= {f"{name}.{place}: {key}": size for key, size in executor.arena_bytes().items()}
         return found
+
+
+def _paced(steps: Sequence[Step], pace: Pace) -> Iterator[Step]:
+    for step in steps:
+        pace()
+        yield step
 
 
 def _bytes_of(value: Any) -> int:

@@ -70,7 +70,9 @@ def _resized(array: Array, shape: Shape, sizes: Mapping[str, int]) -> Array:
     for axis, dim in enumerate(shape):
         places = np.arange(int(evaluate(dim, sizes)))
         if len(places) != array.shape[axis]:
-            array = np.take(array, places % max(array.shape[axis], 1), axis=axis)
+            if array.shape[axis] == 0:  # nothing to repeat
+                array = np.zeros((*array.shape[:axis], 1, *array.shape[axis + 1 :]), array.dtype)
+            array = np.take(array, places % array.shape[axis], axis=axis)
     return array
 
 

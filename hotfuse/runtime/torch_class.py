@@ -66,12 +66,12 @@ class ServedClass:
         runner = Runner(self.runner.captured, self.runner.config, (build, kernels), like.runner)
         return ServedClass(self.guard, runner, self._live.renamed(runner.names))
 
-    def make_ready(self, leaves: Sequence[Any]) -> None:
+    def make_ready(self, leaves: Sequence[Any], pace: Pace) -> None:
         """Prepare weights, and bind to the shapes of a call, before one comes."""
         tensors = self._live.read()
         if isinstance(tensors, str):
             raise ExecutionError(tensors)
-        self.runner.make_ready(leaves, tensors)
+        self.runner.make_ready(leaves, tensors, pace)
 
     def answer(self, call: Call) -> Any:
         """The model's answer, or a Miss when the module is not what was captured."""

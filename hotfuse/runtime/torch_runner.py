@@ -22,6 +22,7 @@ from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
+from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.shared_values import value_keys
@@ -81,10 +82,13 @@ class Runner:
             order = in_order_of_use(self.hoisted.main, prepared)
             turns = [prepared.index(name) for name in order]
             self.prepared = PreparedWeights(
-                lambda tensors: _shelved(prepare.run(list(tensors)), turns), config.audit_every, keys
+                lambda tensors: _shelved(prepare.run(list(tensors), pace=self._pace), turns, self._pace),
+                config.audit_every,
+                keys,
             )
         self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
         self._resting = False
+        self._pace: Pace = hurry  # of what is prepared
 
     def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:
         """The leaves of the answer to those of a call, with tensors for `names`. Calls of one `form` have leaves of the same
@@ -121,11 +125,15 @@ class Runner:
             self._short = {}
         self._short[form] = shorten(self.program, bound, leaves, len(weights), self.config.audit_every)
 
-    def make_ready(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+    def make_ready(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], pace: Pace) -> None:
         """Prepare weights and bind to the shapes of a call, while nobody waits for it."""
         given = list(tensors)
         if self.prepared is not None:
-            given += self.prepared.values(self._sources(tensors))[0]
+            self._pace = pace
+            try:
+                given += self.prepared.values(self._sources(tensors))[0]
+            finally:
+                self._pace = hurry
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
 
@@ -153,6 +161,11 @@ class Runner:
         if self.prepared is not None:
             self.prepared.refresh()
 
+    def forget_shapes(self) -> None:
+        """Forget what was learned of the shapes of calls."""
+        self._short = {}
+        self.executor.clear()
+
     def clear(self) -> None:
         """Free bound plans, and what was derived from weights."""
         self.refresh()
@@ -174,10 +187,11 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: [values[i] for i in places]
 
 
-def _shelved(tensors: list[torch.Tensor], turns: Sequence[int]) -> list[torch.Tensor]:
+def _shelved(tensors: list[torch.Tensor], turns: Sequence[int], pace: Pace) -> list[torch.Tensor]:
     """The tensors on one shelf, in this order; each original is let go as soon as it is copied."""
     shelf = Shelf([tensors[i].numel() * tensors[i].element_size() for i in turns])
     for number, i in enumerate(turns):
+        pace()
         place = torch.from_numpy(shelf.place(number)).view(tensors[i].dtype).view(tensors[i].shape)
         tensors[i] = place.copy_(tensors[i])
     return tensors

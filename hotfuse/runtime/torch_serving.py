@@ -31,6 +31,7 @@ from hotfuse.runtime.torch_count import OperatorCount, counted, note_answer
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call, Miss, bypass, read_call
 from hotfuse.runtime.turns import Shadow
+from hotfuse.stress import parse
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
@@ -58,6 +59,7 @@ class Controller:
         self.table = ClassTable()
         self.calls = self.answered = 0
         self._lock = make_lock()
+        self._stress = parse(self.config.stress)
         self._is_root = not family.members
         self.captures = Captures(module, self.name, family, self.table, self._is_root)
         family.members[id(module)] = self
@@ -85,6 +87,13 @@ class Controller:
     def _call(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         with self._lock:
             self.calls += 1
+            number = self.calls
+        if self._stress.touches_calls:
+            if self._stress.forgets(number):
+                for served in self.classes:
+                    served.runner.forget_shapes()
+            if self._stress.original_answers(number):
+                return eager(*args, **kwargs)
         if not self.family.open or self.config.tier == 0:
             return eager(*args, **kwargs)
         why = bypass()

@@ -84,7 +84,7 @@ def calls_until(served: Served, is_over: Callable[[int], bool], limit_s: float) 
             return
 
 
-def serve(front_end: str, wanted_kind: str, limit_s: float = 60.0, **options: Any) -> Outcome:
+def serve(front_end: str, wanted_kind: str, limit_s: float = 150.0, **options: Any) -> Outcome:
     """Call until an event of the wanted kind has come, and for some calls more."""
     served = from_onnx(**options) if front_end == "onnx" else from_torch(**options)
     seen: list[int] = []

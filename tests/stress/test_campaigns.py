@@ -28,6 +28,11 @@ def test_swaps_leave_no_answer_mixed_or_stale() -> None:
     assert found.rarer > 0.1
 
 
+def test_memory_that_grows_shows() -> None:
+    flat, leak = [140, 150, 156, 155, 157, 154, 156, 155], [140, 150, 156, 160, 164, 168, 172, 176]
+    assert swaps.growth(flat) <= swaps.FLAT < swaps.growth(leak)
+
+
 class Torn(Session):
     """Publishes in two steps: what answers, and later the short way to it."""
 

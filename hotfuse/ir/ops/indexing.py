@@ -88,6 +88,9 @@ def _elements_infer(call: Call) -> Sequence[Type]:
         axis = normal_axis(call, call.attrs["axis"], len(x.shape))
         if indices is not None and len(indices) != len(x.shape):
             raise call.fail(f"places of rank {len(indices)} do not fit a tensor of rank {len(x.shape)}")
+        for other, (size, wanted) in enumerate(zip(x.shape, indices or x.shape, strict=True)):
+            if other != axis and isinstance(size, int) and isinstance(wanted, int) and wanted > size:
+                raise call.fail(f"there are places for {wanted} slices along axis {other}, and x has {size}")
         if len(x.shape) == 1:
             _refuse_outside(call, x.shape[axis], call.ints(1))
     return (TensorType(x.dtype, indices),)
