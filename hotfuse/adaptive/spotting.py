@@ -2,15 +2,15 @@
 
 A unit is to be taken apart where it takes far longer than its work explains:
 
-    floor  =  max(flops / best rate, bytes / best bandwidth)      of all units of the model, or what any machine has
-    saves  =  seconds - GENEROUS * floor                          where that is positive
+    floor  =  max(flops / rate, bytes / bandwidth)     what any machine with such vectors has; for products, or the model's best
+    saves  =  seconds - GENEROUS * floor               where that is positive
 
 Two units are to be merged where
 
     frequency   the second follows the first in nearly every call,
     locality    what the first hands on does not fit the second-level caches, or waiting between them takes its time,
     resources   the weights of both fit the second-level cache (fusion/chains has merged those that fit half of it), and
-    saves  =  what is handed on, written and read again / best bandwidth, or what threads waited for each other
+    saves  =  what is handed on, written and read again / bandwidth, and what threads waited for each other
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ from hotfuse.ir.dim import evaluate
 
 if TYPE_CHECKING:
     from hotfuse.fusion.grouping import Joint
+    from hotfuse.hardware.spec import Spec
     from hotfuse.runtime.build import Build
 
 GENEROUS = 3.0  # times the floor is no reason for anything
 SHARE = 0.02  # of a model's time: what takes less is not worth a look
 ALWAYS = 0.9  # of the calls
-LEAST_GFLOPS, LEAST_GBYTES = 4.0, 4.0  # a second, of a thread: what any machine with vectors has
+PRODUCTS = ("product", "chain", "attention")
+LANE_GFLOPS = 2.0  # a second, of a thread, for each lane of a vector, in products: half a product a cycle
+LEAST_GFLOPS, LEAST_GBYTES = 1.0, 2.0  # a second, of a thread, elsewhere: some functions take ten cycles
+FAR_GBYTES = 10.0  # a second, of a thread, from beyond the second-level cache
 LEAST_S = 2e-6  # below that a clock says little
 
 
@@ -46,37 +50,33 @@ class Found:
 
 
 def find_edits(
-    build: Build,
-    uses: Iterable[Use],
-    chains: Iterable[Chain],
-    sizes: Mapping[str, int] | None,
-    l2_bytes: int,
+    build: Build, uses: Iterable[Use], chains: Iterable[Chain], sizes: Mapping[str, int] | None, spec: Spec
 ) -> tuple[Found, ...]:
     """What the profile of a build's calls speaks for, what saves most first. `sizes` are those of most calls."""
-    known = {unit.name for unit in build.units}
-    mine = {use.unit: use for use in uses if use.unit in known}
+    kinds = {unit.name: unit.kind for unit in build.units}
+    mine = {use.unit: use for use in uses if use.unit in kinds}
     follows = {(c.first, c.second): min(c.of_first, c.of_second) for c in chains}
-    rates = _rates(mine.values())
-    found = [f for unit in build.units if (f := _split(unit.nodes, mine.get(unit.name), rates)) is not None]
+    products = _products_rate([use for use in mine.values() if kinds[use.unit] in PRODUCTS], spec)
+    found = []
+    for unit in build.units:
+        use = mine.get(unit.name)
+        if use is not None and len(unit.nodes) > 1:
+            found.append(_split(use, products if unit.kind in PRODUCTS else 1e9 * LEAST_GFLOPS * use.threads))
     if sizes is not None:
-        merges = (_merge(joint, mine, follows, rates, sizes, l2_bytes) for joint in build.joints)
-        found += [f for f in merges if f is not None]
-    return tuple(sorted(found, key=lambda f: -f.saves_s))
+        found += [_merge(joint, mine, follows, sizes, spec.l2_bytes) for joint in build.joints]
+    return tuple(sorted((f for f in found if f is not None), key=lambda f: -f.saves_s))
 
 
-def _rates(uses: Iterable[Use]) -> tuple[float, float]:
-    """The best rates that units of the model have reached, in flops and bytes a second."""
-    seen = list(uses)
-    threads = max((use.threads for use in seen), default=1)
-    flops = max([LEAST_GFLOPS * threads, *(use.gflops_per_s for use in seen)])
-    moved = max([LEAST_GBYTES * threads, *(use.gbytes_per_s for use in seen if use.bytes_moved > 1 << 16)])
-    return 1e9 * flops, 1e9 * moved
+def _products_rate(uses: Sequence[Use], spec: Spec) -> float:
+    """Flops a second that a product may be expected to reach: what another one did, or what any machine does."""
+    threads = max((use.threads for use in uses), default=1)
+    return 1e9 * max([LANE_GFLOPS * spec.vector_bytes / 4 * threads, *(use.gflops_per_s for use in uses)])
 
 
-def _split(nodes: Sequence[str], use: Use | None, rates: tuple[float, float]) -> Found | None:
-    if use is None or len(nodes) < 2 or use.share < SHARE or use.seconds < LEAST_S:
+def _split(use: Use, rate: float) -> Found | None:
+    if use.share < SHARE or use.seconds < LEAST_S:
         return None
-    floor_s = max(use.flops / rates[0], use.bytes_moved / rates[1])
+    floor_s = max(use.flops / rate, use.bytes_moved / (1e9 * LEAST_GBYTES * use.threads))
     saves_s = use.seconds - GENEROUS * floor_s
     if saves_s <= 0:
         return None
@@ -85,7 +85,7 @@ def _split(nodes: Sequence[str], use: Use | None, rates: tuple[float, float]) ->
         Split((use.unit,)),
         saves_s,
         f"it takes {1e6 * use.seconds:.3g} us, {times:.3g} times what {use.flops:.3g} flops and {use.bytes_moved:.3g} bytes "
-        f"take at the best rates of this model's units, and {use.share:.1%} of its time",
+        f"should take, and {use.share:.1%} of the model's time",
     )
 
 
@@ -93,7 +93,6 @@ def _merge(
     joint: Joint,
     uses: Mapping[str, Use],
     follows: Mapping[tuple[str, str], float],
-    rates: tuple[float, float],
     sizes: Mapping[str, int],
     l2_bytes: int,
 ) -> Found | None:
@@ -106,7 +105,7 @@ def _merge(
     except DimError:
         return None
     threads = max(first.threads, 1)
-    passes_s = 2 * handed / rates[1] if handed > l2_bytes * threads else 0.0
+    passes_s = 2 * handed / (1e9 * FAR_GBYTES * threads) if handed > l2_bytes * threads else 0.0
     saves_s = passes_s + first.waiting_s / threads
     if saves_s < SHARE * (first.seconds + second.seconds):
         return None

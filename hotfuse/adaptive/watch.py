@@ -86,7 +86,7 @@ class Watch:
             return ()
         chains = [chain for chain in self.profile.chains(now_s) if chain.plan == NATIVE]
         sizes = form_sizes(build.main, self._hottest)
-        return find_edits(build, uses, chains, sizes, host_spec(isa).l2_bytes)[:MOST]
+        return find_edits(build, uses, chains, sizes, host_spec(isa))[:MOST]
 
     def unit_seconds(self) -> dict[str, float]:
         """What units of what serves take, by name, as far as they were traced."""

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from hotfuse.adaptive.backoff import Backoff
 from hotfuse.adaptive.machine import step
-from hotfuse.adaptive.memory import read_memory, write_memory
+from hotfuse.adaptive.memory import Lesson, Memory, read_memory, write_memory
 from hotfuse.adaptive.message import (
     Build,
     BuildFailed,
@@ -23,6 +24,7 @@ from hotfuse.adaptive.message import (
     Proved,
     Publish,
     Quarantine,
+    Recalled,
     Rest,
     Retire,
     Shadow,
@@ -41,6 +43,26 @@ GENERIC = Generic()
 
 
 # ---- failures
+
+
+@pytest.mark.parametrize("lesson", [Lesson(GENERIC, "wrong", barred=True), Lesson(GENERIC, "slow", backoff=Backoff(2, 100.0))])
+def test_what_an_earlier_process_gave_up_is_given_up_now(lesson: Lesson) -> None:
+    story = Story()
+    story.call()
+    attempt = story.last(Build).attempt
+    assert kinds(story.tell(Recalled(1.0, Memory(64, (lesson,))))) == ["Retire"]
+    assert story.tell(Built(1.0, GENERIC, attempt, 3, 0.1)) == []  # it comes too late
+    assert lesson.reason in objection(story.state, GENERIC)
+    story.now_s = 101.0
+    assert kinds(story.call(seconds=1e3)) == ([] if lesson.barred else ["Build"])
+
+
+def test_wrong_units_that_are_recalled_are_left_out() -> None:
+    story = Story()
+    story.call()
+    assert story.tell(Recalled(1.0, Memory(64, (Lesson(GENERIC, "wrong", units=("u",)),)))) == []
+    story.tell(Built(1.0, GENERIC, story.last(Build).attempt, 3, 0.1))
+    assert story.last(Prove).without == ("u",)
 
 
 def test_a_failed_build_is_left_alone_for_longer_and_longer() -> None:

@@ -1,0 +1,69 @@
+"""Audits: when one is due, and what becomes of kernels that go wrong while they serve."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotfuse
+from hotfuse.adaptive import audits
+from hotfuse.adaptive.audits import CALLS, MOST_S, SHARE, Audits
+from hotfuse.runtime.session import Session
+from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
+
+
+def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> None:
+    due = Audits()
+    due.count(10 * CALLS)
+    assert not due.is_due(1e9)  # nothing serves that could be wrong
+    due.restart(0.0)
+    assert not due.is_due(1e9)  # no calls
+    due.count(1)
+    assert not due.is_due(1.0)
+    assert due.is_due(MOST_S)
+    due.count(CALLS)
+    assert due.is_due(1.0)
+    due.pending = True
+    assert not due.is_due(1.0)
+    due.done(1.0, cost_s=3.0)
+    due.count(CALLS)
+    assert not due.is_due(1.0 + 2.9 / SHARE)
+    assert due.is_due(1.0 + 3.1 / SHARE)
+    due.stop()
+    assert not due.is_due(1e9)
+
+
+def test_kernels_that_go_wrong_while_they_serve_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audits, "CALLS", 5)
+    folder = tmp_path / "wrong"
+    options: dict[str, Any] = {"cache": str(tmp_path / "cache"), "reproductions": str(folder)}
+    with hotfuse.load(model().SerializeToString(), **options) as session:
+        serve(session, lambda: is_fused(session))
+        serve(session, lambda: session.events.of("audit.passed"))
+        spoil(session)
+        deadline = time.monotonic() + 120
+        while not session.events.of("audit.failed") and time.monotonic() < deadline:
+            session.run(None, {"x": feed()})
+        assert session.events.of("audit.failed")
+        while is_fused(session) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        np.testing.assert_allclose(session.run(None, {"x": feed()})[0], want(feed()), rtol=1e-4, atol=1e-7)
+        assert any("audit" in e.reason for e in session.events.of("tier.quarantine"))
+        deadline = time.monotonic() + 60
+        while not session.events.of("reproduction") and time.monotonic() < deadline:
+            session.run(None, {"x": feed()})
+        assert session.events.of("reproduction")
+
+
+def spoil(session: Session) -> None:
+    """A weight that kernels read is another one from now on, as if somebody had written over it."""
+    (step,) = next(iter(session.best.executor._bound.values())).steps
+    segment: Any = step.function
+    largest = max(segment._fixed.values(), key=lambda array: array.nbytes)
+    wrong = np.full(1000, 7.0, np.float32)
+    ctypes.memmove(largest.ctypes.data, wrong.ctypes.data, wrong.nbytes)
