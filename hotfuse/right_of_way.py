@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from hotfuse.locks import make_lock
 
 WINDOW_S = 0.5  # that is looked back upon
+STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
 CROWDED = 0.8  # of it with a call under way: no room is left between calls
 
 
@@ -31,7 +32,7 @@ class RightOfWay:
         self._lock = make_lock()
         self._calls = 0
         self._behind: list[int | None] = []
-        self._window_s = self._began_s = self._busy_s = 0.0
+        self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
 
     @property
     def busy(self) -> bool:
@@ -68,8 +69,9 @@ class RightOfWay:
         """A process works on something behind the models; None: a thread of this one, which looks whether they are `busy`."""
         with self._lock:
             if not self._behind:
-                self._window_s, self._busy_s = time.monotonic(), 0.0
-                self._began_s = self._window_s
+                now_s = time.monotonic()
+                self.crowded = self.crowded and now_s - self._reviewed_s < STALE_S
+                self._window_s, self._began_s, self._busy_s = now_s, now_s, 0.0
             self._behind.append(process)
             self.active = True
         try:
@@ -94,7 +96,7 @@ class RightOfWay:
             crowded = self._busy_s > CROWDED * passed_s
             if crowded != self.crowded and self._calls:
                 self._signal(signal.SIGCONT if crowded else signal.SIGSTOP)
-            self.crowded, self._window_s, self._busy_s = crowded, now_s, 0.0
+            self.crowded, self._reviewed_s, self._window_s, self._busy_s = crowded, now_s, now_s, 0.0
 
     def _signal(self, what: signal.Signals) -> None:
         for process in self._behind:

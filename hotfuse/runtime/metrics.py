@@ -207,7 +207,8 @@ def _of_process() -> Iterable[Family]:
     yield _family("compile_cpu_here_seconds_total", "counter", here, [({}, compiled.cpu_s if compiled else 0)])
     asked = [({"result": what.replace(" ", "_")}, n) for what, n in sorted(counted.items())]
     yield _family("cache_requests_total", "counter", "What this process asked of the cache on disk.", asked)
-    sizes = [({"folder": each.folder.path}, _folder_bytes(each.folder.path)) for each in caches]
+    folders = dict.fromkeys(each.folder.path for each in caches)  # one may be open with several limits
+    sizes = [({"folder": path}, _folder_bytes(path)) for path in folders]
     yield _family("cache_bytes", "gauge", "Files in the cache on disk.", sizes)
     yield _family("queue_length", "gauge", "Jobs that workers have not finished.", [({}, queue)])
     dropped = "Events that could not be appended to a log file."

@@ -110,6 +110,8 @@ class Controller:
         if mendable and self.captures.begin(call, args, kwargs, seen, self.calls):
             answer = self._answer(call, lambda: eager(*args, **kwargs))
         if isinstance(answer, _Own):
+            with self._lock:
+                self.answered += answer.agreed
             return answer.value
         if not isinstance(answer, Miss):
             with self._lock:
@@ -192,7 +194,7 @@ class Controller:
             self.table.drop(served, reason)
             if self.config.strict:
                 raise ExecutionError(f"{self.name}: {reason}")
-        return _Own(own)
+        return _Own(own, agreed=not difference)
 
     def _shadow(self, shadow: Shadow, call: Call, eager: Callable[[], Any]) -> _Own | Miss:
         """The module's own answer to a call that a candidate answered, too; whether they are alike is told to who asked."""
@@ -207,7 +209,7 @@ class Controller:
         if difference:
             self.captures.disown(shadow.candidate.runner.captured)
         shadow.report(not difference, difference)
-        return _Own(own)
+        return _Own(own, agreed=False)
 
     def _miss(self, why: str) -> None:
         if why:
@@ -291,9 +293,10 @@ class _Answer(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """The module's answer to a call that a captured program answered as well."""
+    """The module's answer to a call that a captured program answered as well; `agreed` if it was the first, and alike."""
 
     value: Any
+    agreed: bool
 
 
 def _begin_trial(served: ServedClass, call: Call) -> Trial | Miss:

@@ -49,6 +49,7 @@ def test_kernels_that_go_wrong_while_they_serve_are_found_out(tmp_path: Path, mo
         deadline = time.monotonic() + 120
         while not session.events.of("audit.failed") and time.monotonic() < deadline:
             session.run(None, {"x": feed()})
+            time.sleep(0.005)
         assert session.events.of("audit.failed")
         while is_fused(session) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -57,6 +58,7 @@ def test_kernels_that_go_wrong_while_they_serve_are_found_out(tmp_path: Path, mo
         deadline = time.monotonic() + 60
         while not session.events.of("reproduction") and time.monotonic() < deadline:
             session.run(None, {"x": feed()})
+            time.sleep(0.005)
         assert session.events.of("reproduction")
 
 

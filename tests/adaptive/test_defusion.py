@@ -71,7 +71,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any) -> None:
     monkeypatch.setattr(controllers.Controller, "_built", built)
 
 
-def calls_until(session: Session, until: Any, most: int, rows: int = 96, pause_s: float = 0.0) -> int:
+def calls_until(session: Session, until: Any, most: int, rows: int = 96, pause_s: float = 0.005) -> int:
     x, exact = feed(rows), want(feed(rows))
     for call in range(most):
         if until():

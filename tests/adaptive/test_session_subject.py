@@ -79,6 +79,7 @@ def serve(session: Session, until: Any, limit_s: float = 180.0) -> int:
         (y,) = session.run(None, {"x": x})
         np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-7)
         calls += 1
+        time.sleep(0.005)  # where callers leave no room, what works behind them takes long
     return calls
 
 
@@ -298,8 +299,8 @@ def test_units_are_edited_and_an_edit_that_does_not_pay_goes_again(session: Sess
     serve(session, lambda: edit in lineup(session) or session.events.of("tier.measured"))
     deadline = time.monotonic() + 180
     while not any(e.subject == str(edit) for e in session.events.of("tier.measured")) and time.monotonic() < deadline:
-        serve(session, lambda: True)
         session.run(None, {"x": feed()})
+        time.sleep(0.005)
     (measured,) = [e for e in session.events.of("tier.measured") if e.subject == str(edit)]
     pays = measured.data["base_seconds"] - measured.data["seconds"] > measured.data["spread_s"]
     deadline = time.monotonic() + 5
