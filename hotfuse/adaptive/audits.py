@@ -8,6 +8,7 @@ State: calls and time since the last audit, and what that cost.
 from __future__ import annotations
 
 CALLS = 500  # between audits: a kernel that is wrong now and then is found within 1,000
+LEAST_S = 1.0  # between audits, however many calls there are: one takes some milliseconds of this process, too
 MOST_S = 30.0  # between audits of a model that is called less often
 SHARE = 0.03  # of the time, that audits may take of one core
 
@@ -33,7 +34,8 @@ class Audits:
         if self._since_s is None or self.pending or not self._calls:
             return False
         passed_s = now_s - self._since_s
-        return (self._calls >= CALLS or passed_s >= MOST_S) and self._cost_s <= SHARE * passed_s
+        enough = passed_s >= (LEAST_S if self._calls >= CALLS else MOST_S)
+        return enough and self._cost_s <= SHARE * passed_s
 
     def done(self, now_s: float, cost_s: float) -> None:
         self._calls, self._since_s, self._cost_s, self.pending = 0, now_s, cost_s, False

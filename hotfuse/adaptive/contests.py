@@ -36,6 +36,12 @@ class Contests:
         if self._under_way is not None and self._under_way.target == target:
             self._under_way = None
 
+    def restart(self) -> None:
+        """Something else serves: a duel that was under way is begun again, with what serves now."""
+        if self._under_way is not None:
+            self._asked.append(self._under_way)
+            self._under_way = None
+
     def end(self, measure: Measure) -> None:
         if self._under_way == measure:
             self._under_way = None

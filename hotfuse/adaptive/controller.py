@@ -212,8 +212,11 @@ class Controller:
         if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
             self._serve(())  # at once, before what stands on it goes piece by piece
         for decision in decisions:
-            self._note(decision)
+            if not isinstance(decision, Publish):
+                self._note(decision)
             self._try(decision)
+            if isinstance(decision, Publish):  # who reads of it finds it served
+                self._note(decision)
         if self._state.memory is not before:
             self._remembering.keep(self._state.memory, event.now_s)
 
@@ -280,6 +283,7 @@ class Controller:
 
     def _serve(self, targets: tuple[Target, ...]) -> None:
         self._lineup.serve(targets)
+        self._contests.restart()
         self.watch.replaced()
         if self._lineup.serving:
             self._audits.restart(time.monotonic())

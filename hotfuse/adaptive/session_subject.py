@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from hotfuse.runtime.workers import Job
 
 
+FIRST_CALLS = 8  # of what was published, that are looked at one after the other: whether it pays is to be known soon
+
+
 class SessionSubject:
     """Observes a session's calls for the controller, and does to it what that decides."""
 
@@ -45,6 +48,7 @@ class SessionSubject:
         self._special: Shadow | Duel | None = None
         self._audit: tuple[Callable[[Job], None], Audited] | None = None
         self._attached: tuple[Hoisted, Graph] | None = None
+        self._curious = 0  # how many of the next calls are looked at
         self._counted = 0  # calls of the session, when one was last looked at
         self.controller = Controller(self, rules)
 
@@ -77,6 +81,9 @@ class SessionSubject:
             self.controller.later(lambda: self._send_audit(*copied, *audit))
         if isinstance(special, Duel) and special.takes(form):
             special.note(serving, seconds)
+            session.look_at_next()
+        elif self._curious > 0:
+            self._curious -= 1
             session.look_at_next()
 
     def compared(self, turn: Turn, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception) -> None:
@@ -191,6 +198,7 @@ class SessionSubject:
     def publish(self, candidate: Serving | None) -> None:
         self._special = None
         self._session.publish(candidate)
+        self._curious = FIRST_CALLS
 
 
 def _form(given: Sequence[Any]) -> Hashable:

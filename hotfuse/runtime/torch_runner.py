@@ -187,7 +187,7 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: [values[i] for i in places]
 
 
-def _shelved(tensors: list[torch.Tensor], turns: Sequence[int], pace: Pace) -> list[torch.Tensor]:
+def _shelved(tensors: list[torch.Tensor], turns: Sequence[int], pace: Pace = hurry) -> list[torch.Tensor]:
     """The tensors on one shelf, in this order; each original is let go as soon as it is copied."""
     shelf = Shelf([tensors[i].numel() * tensors[i].element_size() for i in turns])
     for number, i in enumerate(turns):

@@ -12,7 +12,7 @@ import pytest
 
 import hotfuse
 from hotfuse.adaptive import audits
-from hotfuse.adaptive.audits import CALLS, MOST_S, SHARE, Audits
+from hotfuse.adaptive.audits import CALLS, LEAST_S, MOST_S, SHARE, Audits
 from hotfuse.runtime.session import Session
 from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
 
@@ -24,12 +24,13 @@ def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> Non
     due.restart(0.0)
     assert not due.is_due(1e9)  # no calls
     due.count(1)
-    assert not due.is_due(1.0)
+    assert not due.is_due(LEAST_S)
     assert due.is_due(MOST_S)
     due.count(CALLS)
-    assert due.is_due(1.0)
+    assert not due.is_due(LEAST_S / 2)
+    assert due.is_due(LEAST_S)
     due.pending = True
-    assert not due.is_due(1.0)
+    assert not due.is_due(LEAST_S)
     due.done(1.0, cost_s=3.0)
     due.count(CALLS)
     assert not due.is_due(1.0 + 2.9 / SHARE)

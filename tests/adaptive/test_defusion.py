@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hotfuse
+from hotfuse.adaptive import contests
 from hotfuse.adaptive import controller as controllers
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.message import Spotted
@@ -20,6 +21,7 @@ from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.codegen.llvm_compile import compile_ir
 from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.codegen.tile import TileProgram
+from hotfuse.events import Event
 from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime.session import Session
 from tests.adaptive.test_session_subject import feed, is_fused, model, want
@@ -43,7 +45,7 @@ done:
 """
 
 
-def slow(program: TileProgram, turns: int = 1_000_000) -> bytes:
+def slow(program: TileProgram, turns: int) -> bytes:
     """Code of a program that does the same, after a millisecond or more in which every task does nothing."""
     spec = host_spec()
     text = emit(program, spec.vector_bytes // 4, spec.isa)
@@ -54,17 +56,26 @@ def slow(program: TileProgram, turns: int = 1_000_000) -> bytes:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), threads=1) as opened:
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache")) as opened:
+        rules(opened, tier=1)
         yield opened
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any) -> None:
+def rules(session: Session, **changes: Any) -> None:
+    """Other numbers for a session's tier machine."""
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    controller._state = replace(controller._state, rules=replace(controller._state.rules, **changes))
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any, turns: int = 1_000_000) -> None:
     original = controllers.Controller._built
 
     def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
         if not isinstance(result, BaseException):
             programs = result.build.programs
-            objects = [slow(p) if is_slow(decision.target, p) else o for p, o in zip(programs, result.objects, strict=True)]
+            objects = [
+                slow(p, turns) if is_slow(decision.target, p) else o for p, o in zip(programs, result.objects, strict=True)
+            ]
             result = replace(result, objects=tuple(objects))
         original(self, decision, sizes, result)
 
@@ -92,28 +103,40 @@ def test_a_slow_merge_is_taken_apart_again(session: Session, monkeypatch: pytest
     calls_until(session, lambda: is_fused(session), 100_000)
     controller: Any = session.observer.controller  # type: ignore[union-attr]
     edit = Merged(controller._lineup.made[Generic()].build.joints[0].groups)
-    controller._state = replace(controller._state, rules=replace(controller._state.rules, build_share=0.0, keep_share=0.0))
+    rules(session, build_share=0.0, keep_share=0.0)
     BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), edit, 100.0)))
     calls_until(session, lambda: edit in lineup(session), 100_000)
     assert calls_until(session, lambda: edit not in lineup(session), CALLS) <= CALLS
     assert "does not pay" in controller.state.memory.of(edit).reason
 
 
+def test_generic_kernels_that_are_slower_than_the_original_go_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda target, program: isinstance(target, Generic))
+    calls_until(session, lambda: is_fused(session), 100_000)
+    assert calls_until(session, lambda: not is_fused(session), CALLS) <= CALLS
+
+
 def test_a_slow_group_is_spotted_in_traces_and_taken_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All products are one program here, so all of them are slow until they are products and what follows, apart."""
-    plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product")
+    """All is slow here but what is taken apart; that the whole does not pay either is not to be found first."""
+    plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product", 10_000_000)
+    ask = contests.Contests.ask
+    monkeypatch.setattr(contests.Contests, "ask", lambda self, m: None if isinstance(m.target, Generic) else ask(self, m))
     calls_until(session, lambda: is_fused(session), 100_000)
     began = session.calls
     calls_until(session, lambda: any(isinstance(t, Split) for t in lineup(session)), 100_000)
-    first = next(e for e in session.events.of("tier.spotted"))
-    assert "times what" in first.reason
-    print("calls", session.calls - began)
+    assert "should take" in session.events.of("tier.spotted")[0].reason
+    (edit,) = (t for t in lineup(session) if isinstance(t, Split))
+    calls_until(session, lambda: measured(session, edit), 1000)
+    assert measured(session, edit)[0].data["seconds"] < measured(session, edit)[0].data["base_seconds"]
+    print(f"measured {session.calls - began} calls after publication")
+
+
+def measured(session: Session, target: Target) -> list[Event]:
+    return [event for event in session.events.of("tier.measured") if event.subject == str(target)]
 
 
 def test_another_regime_is_fused_anew(session: Session) -> None:
-    controller: Any = session.observer.controller  # type: ignore[union-attr]
-    rules = replace(controller._state.rules, baked_gain=5.0, half_life_s=0.5, judge_s=0.1)
-    controller._state = replace(controller._state, rules=rules)
+    rules(session, tier=2, baked_gain=5.0, half_life_s=0.5, judge_s=0.1, review_s=1.0, most_review_s=1.0)
     calls_until(session, lambda: any(isinstance(t, Baked) for t in lineup(session)), 100_000)
     assert Baked("((96, 512),)") in lineup(session)
     began = time.monotonic()

@@ -160,7 +160,7 @@ def test_a_wrong_kernel_never_serves_and_the_rest_does(session: Session, monkeyp
 @pytest.mark.parametrize("fault", ["raise", "refuse"])
 def test_a_build_that_fails_costs_an_event(session: Session, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     def fail(self: Any, decision: Any, sizes: Any, result: Any) -> None:
-        error = WorkerError("the build worker died (Segmentation fault)", "died")
+        error: Any = WorkerError("the build worker died (Segmentation fault)", "died")
         original(self, decision, sizes, error if fault == "raise" else 3)
 
     original = controllers.Controller._built

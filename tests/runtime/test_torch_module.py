@@ -69,7 +69,7 @@ def test_the_wrapper_looks_like_the_module() -> None:
     assert fast.inner is model.inner
     assert fast.config is model.config
     assert (fast.width, fast.kind) == (4, "net")
-    ours = {"settle", "report", "explain", "refresh", "close", "_hotfuse", "__slots__", "__copy__", "__deepcopy__"}
+    ours = {"settle", "report", "explain", "story", "refresh", "close", "_hotfuse", "__slots__", "__copy__", "__deepcopy__"}
     assert set(dir(fast)) - set(dir(model)) == ours
 
 
