@@ -50,7 +50,9 @@ class Contests:
         self, forms: Mapping[str, Hashable], serving: Collection[Target], report: Callable[[Measure, Times], None]
     ) -> None:
         """Answer what can be answered of the measurements, and begin the next duel. `report` may be called by any thread."""
-        for measure in list(self._asked):
+        for measure in sorted(
+            self._asked, key=lambda m: isinstance(m.target, Generic)
+        ):  # what stands on others is judged first
             form = forms.get(measure.form)
             if form is None or measure.target not in serving:
                 self._asked.remove(measure)
@@ -58,7 +60,7 @@ class Contests:
                 if known.without_s > CLEAR * known.with_s:
                     self._asked.remove(measure)
                     report(measure, known)
-                elif self._under_way is None:
+                elif self._under_way is None and len(serving) == 1:
                     self._duel(measure, form, None, report)
             elif not isinstance(measure.target, Generic) and self._under_way is None:
                 self._duel(measure, form, self._candidate([t for t in serving if t != measure.target]), report)

@@ -54,9 +54,9 @@ def slow(program: TileProgram, turns: int) -> bytes:
     return compile_ir(spun + WASTE.replace("TURNS", str(turns)), spec)
 
 
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache")) as opened:
+@pytest.fixture(params=[1])
+def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), threads=request.param) as opened:
         rules(opened, tier=1)
         yield opened
 
@@ -98,6 +98,7 @@ def lineup(session: Session) -> tuple[Target, ...]:
     return session.observer.controller.serving  # type: ignore[union-attr, no-any-return]
 
 
+@pytest.mark.parametrize("session", [2], indirect=True)
 def test_a_slow_merge_is_taken_apart_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, lambda target, program: isinstance(target, Merged) and program.name == "chain")
     calls_until(session, lambda: is_fused(session), 100_000)
@@ -141,5 +142,4 @@ def test_another_regime_is_fused_anew(session: Session) -> None:
     assert Baked("((96, 512),)") in lineup(session)
     began = time.monotonic()
     calls_until(session, lambda: Baked("((200, 512),)") in lineup(session), 100_000, rows=200)
-    calls_until(session, lambda: Baked("((96, 512),)") not in lineup(session), 100_000, rows=200)
     print("seconds", time.monotonic() - began)
