@@ -50,9 +50,7 @@ class Contests:
         self, forms: Mapping[str, Hashable], serving: Collection[Target], report: Callable[[Measure, Times], None]
     ) -> None:
         """Answer what can be answered of the measurements, and begin the next duel. `report` may be called by any thread."""
-        for measure in sorted(
-            self._asked, key=lambda m: isinstance(m.target, Generic)
-        ):  # what stands on others is judged first
+        for measure in sorted(self._asked, key=lambda m: isinstance(m.target, Generic)):  # they are judged last
             form = forms.get(measure.form)
             if form is None or measure.target not in serving:
                 self._asked.remove(measure)

@@ -57,7 +57,7 @@ def slow(program: TileProgram, turns: int) -> bytes:
 @pytest.fixture(params=[1])
 def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
     with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), threads=request.param) as opened:
-        rules(opened, tier=1)
+        rules(opened, tier=1, back_off_s=0.5)
         yield opened
 
 
