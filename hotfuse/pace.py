@@ -47,3 +47,4 @@ class Unhurried:
         until = time.perf_counter() + LONGEST_S
         while RIGHT_OF_WAY.busy and time.perf_counter() < until:
             time.sleep(LOOK_S)
+        RIGHT_OF_WAY.review()

@@ -84,7 +84,7 @@ class RightOfWay:
                     _send(process, signal.SIGCONT)
 
     def review(self) -> None:
-        """Look back, now and then: called by whoever waits for a process that works behind the models."""
+        """Look back, now and then: called by whoever works behind the models, or waits for a process that does."""
         with self._lock:
             now_s = time.monotonic()
             passed_s = now_s - self._window_s
