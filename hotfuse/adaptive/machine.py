@@ -253,7 +253,7 @@ def _measured(state: State, event: Measured) -> Outcome:
     gain_s = event.base_seconds - event.seconds
     if gain_s > event.spread_s:
         return state.put(replace(live, paid=True)), []
-    if live.paid and gain_s >= -event.spread_s:
+    if (live.paid or isinstance(event.target, Generic)) and gain_s >= -event.spread_s:  # no variant, so no reason to leave
         return state, []
     with_it, without, spread = show_time(event.seconds), show_time(event.base_seconds), show_time(event.spread_s)
     reason = f"it does not pay: a call of form {event.form} takes {with_it}, without it {without}, give or take {spread}"

@@ -82,6 +82,10 @@ class Witness:
 
     # ---- what happened
 
+    def _has_paid(self, target: Target) -> bool:
+        """What stands on nothing need not pay to stay: it must not cost."""
+        return target in self.paid or isinstance(target, Generic)
+
     def _is_fresh(self, event: Proved | Shadowed | Measured) -> bool:
         """Whether it speaks of the last proof of this target, of a model that has not changed since."""
         return self.proving.get(event.target) == event.attempt
@@ -116,7 +120,7 @@ class Witness:
                 gain_s = event.base_seconds - event.seconds
                 if live and gain_s > event.spread_s:
                     self.paid.add(event.target)
-                elif live and (event.target not in self.paid or gain_s < -event.spread_s):
+                elif live and not (self._has_paid(event.target) and gain_s >= -event.spread_s):
                     self._back_off(event.target)
                     return [("what does not pay is retired", lambda decided: Retire in kinds_of(decided, event.target))]
             case Changed():
