@@ -37,5 +37,5 @@ def test_a_second_process_makes_nothing_again(tmp_path: Path) -> None:
     first, second = run(tmp_path / "cache"), run(tmp_path / "cache")
     assert first["workers"] > 0
     assert (second["workers"], second["heavy"]) == (0, [])
-    steps = ["tier.build", "tier.built", "tier.prove", "tier.proved", "tier.shadow", "tier.shadowed", "tier.publish"]
-    assert second["events"][:7] == first["events"][:7] == steps
+    steps = ["build", "units", "built", "prove", "proved", "shadow", "shadowed", "publish"]
+    assert second["events"][:8] == first["events"][:8] == [f"tier.{step}" for step in steps]
