@@ -2,7 +2,7 @@
 
 One comes after so many calls, or so much time with calls, as long as audits take a small share of it.
 
-State: calls and time since the last audit, and what that cost.
+State: calls and time since the last audit, what that cost, and when one was asked for that did not come yet.
 """
 
 from __future__ import annotations
@@ -18,24 +18,30 @@ class Audits:
         self._calls = 0
         self._since_s: float | None = None
         self._cost_s = 0.0
-        self.pending = False
+        self._asked_s: float | None = None
 
     def restart(self, now_s: float) -> None:
         """Something else serves: a shadowed call spoke for it."""
-        self._calls, self._since_s, self.pending = 0, now_s, False
+        self._calls, self._since_s, self._asked_s = 0, now_s, None
 
     def stop(self) -> None:
-        self._since_s, self.pending = None, False
+        self._since_s = self._asked_s = None
 
     def count(self, calls: int) -> None:
         self._calls += calls
 
     def is_due(self, now_s: float) -> bool:
-        if self._since_s is None or self.pending or not self._calls:
+        if self._since_s is None or not self._calls:
+            return False
+        if self._asked_s is not None and now_s - self._asked_s < MOST_S:  # calls of its form may never come again
             return False
         passed_s = now_s - self._since_s
         enough = passed_s >= (LEAST_S if self._calls >= CALLS else MOST_S)
         return enough and self._cost_s <= SHARE * passed_s
 
+    def ask(self, now_s: float) -> None:
+        """One was begun."""
+        self._asked_s = now_s
+
     def done(self, now_s: float, cost_s: float) -> None:
-        self._calls, self._since_s, self._cost_s, self.pending = 0, now_s, cost_s, False
+        self._calls, self._since_s, self._cost_s, self._asked_s = 0, now_s, cost_s, None

@@ -114,10 +114,10 @@ class ClassSubject:
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> ServedClass:
         made = self._captured.with_kernels(build, kernels, self._serving)
         made.watcher = weakref.proxy(self)
-        taken = self._sample.get(None)
+        taken = self._sample.taken
         if taken is not None:
             made.make_ready(taken.leaves, pace)
-        made.runner.bind_as(self._serving.runner)
+        made.runner.bind_as(self._serving.runner, pace)
         return made
 
     def shadow(self, candidate: ServedClass, form: Hashable | None, report: Report) -> None:

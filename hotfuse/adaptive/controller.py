@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 
 KILLED = ("died", "memory")  # causes of errors: of a proof they speak against its kernels
+FORMS = 256  # that are known by their texts
 LOOK_S = 0.005  # of calls, after which the background looks at once and not with the next tick
 
 
@@ -163,7 +164,7 @@ class Controller:
         now_s = time.monotonic()
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
-            self._forms.setdefault(text, form)
+            self._keep_form(text, form)
             self.watch.count(form, tier, count, seconds, now_s)
             self._audits.count(count if tier else 0)
             self._tell(Called(now_s, text, tier, seconds, count))
@@ -177,6 +178,13 @@ class Controller:
         self._write_evidence()
         with self._quiet:
             self._quiet.notify_all()
+
+    def _keep_form(self, text: str, form: Hashable) -> None:
+        """The last forms by their texts: what the machine speaks of is among them, or has no calls any more."""
+        self._forms.pop(text, None)
+        self._forms[text] = form
+        while len(self._forms) > FORMS:
+            del self._forms[next(iter(self._forms))]
 
     def _write_evidence(self) -> None:
         """Have what was wrong written down, as soon as there is a call to show it on."""
@@ -238,6 +246,8 @@ class Controller:
             else:
                 self._subject.events.emit("tier.failed", str(getattr(decision, "target", "")), reason)
                 self._lineup.serve(())
+                if isinstance(decision, Publish):  # the machine takes it for published: it is to be proved again, later
+                    self._tell(Changed(time.monotonic(), f"it could not be published: {reason}"))
 
     def _carry_out(self, decision: Decision) -> None:
         match decision:
@@ -416,7 +426,7 @@ class Controller:
         self._background.post(tell)
 
     def _audit(self) -> None:
-        self._audits.pending = True
+        self._audits.ask(time.monotonic())
         audited = self._lineup.serving
 
         def report(form: Hashable, reason: str, cost_s: float) -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from hotfuse.adaptive.json_form import to_json
 from hotfuse.adaptive.order import Chain, Order, make_chains
+from hotfuse.events import plain
 from hotfuse.locks import make_lock
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
@@ -184,9 +184,9 @@ class Profile:
 
     def to_json(self, now_s: float) -> dict[str, object]:
         """All of it, as what `json.dumps` takes."""
-        return {name: [to_json(record) for record in records] for name, records in (
-            ("units", self.uses(now_s)), ("chains", self.chains(now_s)), ("traces", self.traces)
-        )}  # fmt: skip
+        told = {"units": self.uses(now_s), "chains": self.chains(now_s), "traces": self.traces}
+        found: dict[str, object] = plain(told)
+        return found
 
 
 def _uses(plan: str, forms: Iterable[_Form]) -> Iterator[Use]:

@@ -27,6 +27,11 @@ class Sample(Generic[T]):
             if taken is not None:
                 self._wanted, self._taken = None, (form, taken)
 
+    @property
+    def taken(self) -> T | None:
+        """The sample, if there is one; none is wanted for it."""
+        return None if self._taken is None else self._taken[1]
+
     def get(self, form: Hashable | None) -> T | None:
         """The sample, if it is of this form (None: of any); otherwise the next one will be."""
         taken = self._taken

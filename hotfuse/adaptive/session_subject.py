@@ -154,8 +154,8 @@ class SessionSubject:
         if self._attached is None or self._attached[0] is not build.hoisted:
             self._attached = build.hoisted, attached(build.hoisted, session.graph.constants, pace)
         executor = build_executor(self._attached[1], build, kernels, NUMPY, self.config)
-        executor.bind_as(session.best.executor)
-        sample = self._sample.get(None)
+        executor.bind_as(session.best.executor, pace)
+        sample = self._sample.taken
         if sample is not None:
             executor.bound(tuple(map(NUMPY.type_of, sample.values())))
         tier = 2 if build.special else 1

@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from statistics import median
 
+from hotfuse.runtime.turns import spread
+
 KEPT = 4096  # calls between two looks; where there are more, the oldest are not counted
 TIMES = 32  # kept of each form and tier
 FORMS = 64
@@ -54,8 +56,7 @@ class Tally:
         times = self._times.get((form, tier), ())
         if len(times) < least:
             return None
-        middle = median(times)
-        return Timed(middle, median(abs(t - middle) for t in times) / max(1.0, len(times) - 1) ** 0.5 * 1.5)
+        return Timed(median(times), spread(times))
 
     def forget(self, tier: int) -> None:
         """The times of a tier that another implementation has from now on."""

@@ -9,8 +9,8 @@ State: the profile, calls since edits were last spotted, and what edits in servi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.profile import Profile
 from hotfuse.adaptive.sampling import Sampler
@@ -75,8 +75,9 @@ class Watch:
         if self.profile.added != self._seen:
             self._seen = self.profile.added
             self._found = self._look(build, isa, now_s)
+        edited = {unit for target in serving if isinstance(target, Edit) for unit in target.units}
         for found in self._found:
-            if found.edit not in serving:
+            if edited.isdisjoint(found.edit.units):  # of those the traces show something else than the rules made
                 yield found, found.saves_s * calls
 
     def _look(self, build: Build, isa: str, now_s: float) -> tuple[Found, ...]:
@@ -91,9 +92,6 @@ class Watch:
     def unit_seconds(self) -> dict[str, float]:
         """What units of what serves take, by name, as far as they were traced."""
         return {use.unit: use.seconds for use in self.profile.uses(time.monotonic()) if use.plan == NATIVE}
-
-    def to_json(self, now_s: float) -> Mapping[str, Any]:
-        return self.profile.to_json(now_s)
 
 
 def form_sizes(graph: Graph, form: Hashable) -> dict[str, int] | None:

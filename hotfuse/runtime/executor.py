@@ -28,6 +28,8 @@ from hotfuse.runtime.binding import BoundPlan, Step, bind, check_size
 from hotfuse.runtime.engine import Engine, RunGraph
 from hotfuse.runtime.memory import Arena, ArenaPool
 
+RECENT = 8  # shapes that are bound ahead: others are bound by the call that brings them
+
 Binder = Callable[[Plan, Mapping[str, Type], Engine, RunGraph, int], BoundPlan]
 
 
@@ -128,14 +130,12 @@ class Executor:
                 self._pool.drop(id(dropped))
         return made
 
-    def is_bound(self, types: tuple[Type, ...]) -> bool:
-        return types in self._bound
-
-    def bind_as(self, other: Executor) -> None:
-        """Bind for every shape that another executor of the same inputs is bound for, least recently used first."""
+    def bind_as(self, other: Executor, pace: Pace) -> None:
+        """Bind for the shapes that another executor of the same inputs was called with of late."""
         with other._lock:
-            known = list(other._bound)
+            known = list(other._bound)[-RECENT:]
         for types in known:
+            pace()
             with contextlib.suppress(HotfuseError):
                 self.bound(types)
 

@@ -137,10 +137,10 @@ class Runner:
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
 
-    def bind_as(self, other: Runner) -> None:
+    def bind_as(self, other: Runner, pace: Pace) -> None:
         """Bind to the shapes that another runner of the same program is bound to, if it takes the same weights."""
         if other.hoisted is self.hoisted:
-            self.executor.bind_as(other.executor)
+            self.executor.bind_as(other.executor, pace)
 
     def rest(self) -> None:
         """Leave one of the next calls to the long way, where it can be traced."""

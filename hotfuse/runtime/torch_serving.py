@@ -140,10 +140,13 @@ class Controller:
 
     def _tell(self, served: ServedClass, call: Call, seconds: float) -> None:
         """Let whoever watches the class of a call know who answered it. What fails there must not fail the call."""
-        if served.watcher is None:
-            return
+        if served.watcher is not None:
+            watcher = served.watcher
+            self._guarded(lambda: watcher.called(call, served, seconds))
+
+    def _guarded(self, tell: Callable[[], None]) -> None:
         try:
-            served.watcher.called(call, served, seconds)
+            tell()
         except Exception as error:
             self.family.events.emit("observer.failed", self.name, f"{type(error).__name__}: {error}")
             if self.config.strict:
@@ -181,7 +184,8 @@ class Controller:
         reason = served.runner.take_renewed()
         self.family.events.emit("weights.changed", self.name, reason)
         if served.watcher is not None:
-            served.watcher.changed(reason)
+            watcher = served.watcher
+            self._guarded(lambda: watcher.changed(reason))
 
     def _judge(self, served: ServedClass, trial: Trial, eager: Callable[[], Any]) -> _Own:
         """The module's own answer to the first call of a class, which serves from now on or never again."""

@@ -70,10 +70,10 @@ class Duel:
             except IndexError:  # another thread was here first
                 return
             with_s, without_s = (times[1:] for times in self._times)  # the first call of a side finds nothing in the caches
-            self._report(Times(median(with_s), median(without_s), _spread(with_s) + _spread(without_s)))
+            self._report(Times(median(with_s), median(without_s), spread(with_s) + spread(without_s)))
 
 
-def _spread(times: Sequence[float]) -> float:
+def spread(times: Sequence[float]) -> float:
     """How far the median of so many times may lie from the true one."""
     middle = median(times)
-    return float(1.5 * median(abs(t - middle) for t in times) / (len(times) - 1) ** 0.5)
+    return float(1.5 * median(abs(t - middle) for t in times) / max(1, len(times) - 1) ** 0.5)

@@ -29,8 +29,9 @@ def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> Non
     due.count(CALLS)
     assert not due.is_due(LEAST_S / 2)
     assert due.is_due(LEAST_S)
-    due.pending = True
-    assert not due.is_due(LEAST_S)
+    due.ask(LEAST_S)
+    assert not due.is_due(2 * LEAST_S)
+    assert due.is_due(LEAST_S + MOST_S)  # that call never came
     due.done(1.0, cost_s=3.0)
     due.count(CALLS)
     assert not due.is_due(1.0 + 2.9 / SHARE)
