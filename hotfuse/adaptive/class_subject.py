@@ -138,7 +138,7 @@ class ClassSubject:
             serving.special = None
             report(times)
 
-        serving.special = Duel(serving, other or self._captured, form, told)
+        serving.special = Duel(serving, other or self._captured, form, told, outsider=other is None)
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         """The module answers the next call as well. Where it answers otherwise it alone answers from that call on."""

@@ -17,7 +17,8 @@ from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Generic, Target
 from hotfuse.runtime.turns import Times
 
-TIMED_CALLS = 5  # of a form, before it is judged whether the generic kernels pay
+FIRST_CALLS = 8  # of what was published: the original's threads are awake still, and hold it up
+TIMED_CALLS = 5  # of a form after those, before it is judged whether the generic kernels pay
 CLEAR = 1.5  # times faster than before publication: no duel is needed to see it
 
 
@@ -65,7 +66,7 @@ class Contests:
 
     def _compared(self, form: Hashable) -> Times | None:
         """Calls since publication against those before."""
-        after = self._tally.timed(form, 1, TIMED_CALLS)
+        after = self._tally.timed(form, 1, TIMED_CALLS, skipped=FIRST_CALLS)
         before = self._tally.timed(form, 0, 1)
         if after is None:
             return None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.workers import Job
 
 
-FIRST_CALLS = 8  # of what was published, that are looked at one after the other: whether it pays is to be known soon
+FIRST_CALLS = 16  # of what was published, that are looked at one after the other: whether it pays is to be known soon
 
 
 class SessionSubject:
@@ -167,7 +167,7 @@ class SessionSubject:
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
         session = self._session
-        self._special = Duel(session.best, other or session.base, form, report)
+        self._special = Duel(session.best, other or session.base, form, report, outsider=other is None)
         self.look_at_next()
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
@@ -176,8 +176,9 @@ class SessionSubject:
 
     def _send_audit(self, given: Sequence[Any], results: Sequence[Any], submit: Callable[[Job], None], report: Audited) -> None:
         """Have a worker hold an answer against tier 0's. Runs in the background, on copies."""
-        from hotfuse.runtime.audit import AuditReply, AuditRequest, audit_job
+        from hotfuse.runtime.audit import AuditReply, AuditRequest
         from hotfuse.runtime.build import skeleton
+        from hotfuse.runtime.build_jobs import worker_job
 
         session, form = self._session, _form(given)
         asked = AuditRequest(skeleton(session.graph), tuple(given), tuple(results), self.config)
@@ -189,7 +190,7 @@ class SessionSubject:
                 report(form, "", 0.0)  # nobody looked: that says nothing
                 session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
 
-        submit(audit_job(f"{self.name}: audit", asked, self.weight, finish, self.config))
+        submit(worker_job(f"{self.name}: audit", lambda: asked, AuditReply, finish, self.config, self.weight))
 
     @property
     def executor(self) -> Executor | None:

@@ -51,9 +51,9 @@ class Tally:
             del self._times[next(iter(self._times))]
         self._times.setdefault((form, tier), deque(maxlen=TIMES)).append(seconds)
 
-    def timed(self, form: Hashable, tier: int, least: int) -> Timed | None:
-        """The last calls of a form by a tier; None if there were fewer than `least`."""
-        times = self._times.get((form, tier), ())
+    def timed(self, form: Hashable, tier: int, least: int, skipped: int = 0) -> Timed | None:
+        """The last calls of a form by a tier, but for the first ones; None if there were fewer than `least` besides."""
+        times = list(self._times.get((form, tier), ()))[skipped:]
         if len(times) < least:
             return None
         return Timed(median(times), spread(times))

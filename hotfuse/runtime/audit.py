@@ -7,22 +7,15 @@ AuditRequest: a skeleton, the inputs and outputs of a call    ->  AuditReply: wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hotfuse.config import Config
-from hotfuse.errors import HotfuseError
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
-from hotfuse.pace import Pace, Unhurried
-from hotfuse.runtime.build_jobs import serve_weights
 from hotfuse.runtime.build_request import Array, Weight
 from hotfuse.runtime.difference import difference
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.parcel import unwrap, wrap
-from hotfuse.runtime.workers import Job
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,28 +40,3 @@ def audit_here(asked: AuditRequest, weight: Weight) -> AuditReply:
     executor = Executor(trivial_plan(asked.graph), NUMPY, replace(asked.config, tier=0))
     own = executor.run([*asked.inputs, *(weight(name) for name in asked.graph.weights)])
     return AuditReply(difference(asked.graph.outputs, asked.outputs, own), time.process_time() - begun)
-
-
-def audit_job(
-    label: str,
-    request: AuditRequest,
-    weight: Weight,
-    finish: Callable[[AuditReply | BaseException], None],
-    config: Config,
-    pace: Callable[[], Pace] = Unhurried,
-) -> Job:
-    return Job(
-        label,
-        lambda: wrap(request, pace()),
-        finish,
-        config.compile_timeout_s,
-        config.max_worker_bytes,
-        serve=serve_weights(weight),
-        read=lambda body: _reply(unwrap(body, pace())),
-    )
-
-
-def _reply(record: Any) -> AuditReply:
-    if not isinstance(record, AuditReply):
-        raise HotfuseError(f"a {type(record).__name__} instead of an audit's reply")
-    return record

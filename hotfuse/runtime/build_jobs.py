@@ -6,7 +6,7 @@ State: the pool of this process, made when the first job needs it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,31 @@ from hotfuse.stress import parse
 
 MODULE = "hotfuse.runtime.build_worker"
 
+Reply = TypeVar("Reply")
+
+
+def worker_job(
+    label: str,
+    request: Callable[[], Any],
+    reply: type[Reply],
+    finish: Callable[[Reply | BaseException], None],
+    config: Config,
+    weight: Weight | None = None,
+    pace: Callable[[], Pace] = Unhurried,
+) -> Job:
+    """A job that is answered by a reply of this kind. `weight` gives a weight of the model, by name, where the worker may ask
+    for one; it is called by a worker's thread."""
+    return Job(
+        label,
+        lambda: wrap(request(), pace()),
+        finish,
+        config.compile_timeout_s,
+        config.max_worker_bytes,
+        serve=None if weight is None else serve_weights(weight),
+        read=lambda body: _expected(reply, unwrap(body, pace())),
+        stress=parse(config.stress),
+    )
+
 
 def build_job(
     label: str,
@@ -32,15 +57,7 @@ def build_job(
     config: Config,
     pace: Callable[[], Pace] = Unhurried,
 ) -> Job:
-    return Job(
-        label,
-        lambda: wrap(request(), pace()),
-        finish,
-        config.compile_timeout_s,
-        config.max_worker_bytes,
-        read=lambda body: _expected(BuildReply, unwrap(body, pace())),
-        stress=parse(config.stress),
-    )
+    return worker_job(label, request, BuildReply, finish, config, pace=pace)
 
 
 def prove_job(
@@ -51,20 +68,10 @@ def prove_job(
     config: Config,
     pace: Callable[[], Pace] = Unhurried,
 ) -> Job:
-    """`weight` gives a weight of the graph that was built, by name; it is called by a worker's thread."""
-    return Job(
-        label,
-        lambda: wrap(request(), pace()),
-        finish,
-        config.compile_timeout_s,
-        config.max_worker_bytes,
-        serve=serve_weights(weight),
-        read=lambda body: _expected(ProveReply, unwrap(body, pace())),
-        stress=parse(config.stress),
-    )
+    return worker_job(label, request, ProveReply, finish, config, weight, pace)
 
 
-def _expected(kind: type, record: Any) -> Any:
+def _expected(kind: type[Reply], record: Any) -> Reply:
     if not isinstance(record, kind):
         raise HotfuseError(f"a {type(record).__name__} instead of a {kind.__name__}")
     return record

@@ -21,9 +21,10 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.locks import make_lock
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.driver_ir import driver_ir
+from hotfuse.runtime.leader import this_leader
 from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.objects import object_of_ir
-from hotfuse.runtime.threads import TEAM, Gomp, find_gomp, may_lead
+from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
 
 PAGE = 4096
 _LINE = 64
@@ -123,8 +124,9 @@ class Driver:
             return 1
         if self.gomp and TEAM.acquire(False):
             try:
-                if may_lead():
-                    self._run(job.address, job.threads)
+                leader = this_leader()
+                if leader is not None:
+                    leader.lead(self.gomp, job.threads, lambda: self._run(job.address, job.threads))
                     return job.threads
             finally:
                 TEAM.release()

@@ -21,13 +21,11 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.errors import WorkerError
 from hotfuse.events import EventLog
-from hotfuse.pace import Unhurried
 from hotfuse.runtime.build import Build, baked
-from hotfuse.runtime.build_jobs import serve_weights
+from hotfuse.runtime.build_jobs import worker_job
 from hotfuse.runtime.build_request import Weight
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.kernels import Kernel
-from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_inputs import at_other_sizes
 from hotfuse.runtime.reproduction import CALL, UNIT, Reproduction, circumstances_of, cut_call, cut_unit
@@ -147,22 +145,7 @@ def submit_reproduction(
         else:
             note_reproduction(events, label, result)
 
-    job = Job(
-        f"reproduction of {label}",
-        lambda: wrap(request, Unhurried()),
-        finish,
-        request.config.compile_timeout_s,
-        request.config.max_worker_bytes,
-        serve=serve_weights(weight),
-        read=lambda body: _reply(unwrap(body, Unhurried())),
-    )
-    submit(job)
-
-
-def _reply(record: Any) -> ReproduceReply:
-    if not isinstance(record, ReproduceReply):
-        raise TypeError(f"a {type(record).__name__} instead of a ReproduceReply")
-    return record
+    submit(worker_job(f"reproduction of {label}", lambda: request, ReproduceReply, finish, request.config, weight))
 
 
 def note_reproduction(events: EventLog, subject: str, result: ReproduceReply | BaseException) -> None:

@@ -1,12 +1,9 @@
 """The threads of generated code: those of the OpenMP library that is in the process anyway.
 
-Two pools that spin on the same cores slow each other down by 10 to 500 times, so we have none of our own. libgomp keeps a pool
-for every thread that leads a team. Therefore one team runs at a time (`TEAM`; whoever finds it taken works alone), and no more
-than `MAX_LEADERS` living threads ever led one.
+Two pools that spin on the same cores slow each other down by 10 to 500 times, so we have none of our own, and one team runs at
+a time: whoever finds `TEAM` taken works alone. Who may lead one is in `leader`.
 
-After a fork the pool's threads are gone and the library would wait for them for ever: a forked child never leads a team.
-
-State: the lock, a mark on each thread that leads, and whether this process is a forked child.
+State: the lock.
 """
 
 from __future__ import annotations
@@ -14,8 +11,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +19,6 @@ from hotfuse.hardware.spec import Spec
 from hotfuse.locks import make_lock
 
 TEAM = make_lock()
-MAX_LEADERS = 8  # a server's pool of workers; each leader keeps threads - 1 idle ones
 
 
 @dataclass(frozen=True)
@@ -75,32 +69,3 @@ def team_size(spec: Spec, asked: int = 0, environment: Mapping[str, str] = os.en
     count = getattr(sys.modules.get("torch"), "get_num_threads", None)
     limits.append(count() if count else 0)
     return min(limit for limit in limits if limit)
-
-
-class _Mark:
-    """Lives as long as the thread that has it."""
-
-
-_LOCAL = threading.local()
-_LEADERS: weakref.WeakSet[_Mark] = weakref.WeakSet()
-_forked = False
-
-
-def may_lead() -> bool:
-    """Whether this thread may lead a team. The caller holds `TEAM`."""
-    if _forked:
-        return False
-    if not hasattr(_LOCAL, "mark"):
-        if len(_LEADERS) >= MAX_LEADERS:
-            return False
-        _LOCAL.mark = _Mark()
-        _LEADERS.add(_LOCAL.mark)
-    return True
-
-
-def _remember_fork() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_remember_fork)

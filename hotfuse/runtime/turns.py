@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
+LONG_ROW = 18  # of which half count: two rows are enough
 
 Report = Callable[[bool, str], None]  # whether a shadowed call agreed, or why not
 Timed = Callable[["Times"], None]
@@ -42,13 +43,16 @@ class Times:
 
 
 class Duel:
-    """Calls of one form, answered by two ways in turn."""
+    """Calls of one form, answered by two ways in turn. Against an `outsider`, whose threads are not ours, each side has many
+    calls in a row and the first ones do not count: the other's threads are awake for a while and hold its own up."""
 
-    def __init__(self, one: Any, other: Any, form: Hashable, report: Timed, calls: int = DUEL_CALLS) -> None:
+    def __init__(self, one: Any, other: Any, form: Hashable, report: Timed, outsider: bool = False) -> None:
         self.sides = (one, other)
         self.form = form
-        self._report, self._calls = report, calls
+        self._report, self._row = report, LONG_ROW if outsider else 1
         self._next = itertools.count()
+        self._latest: Any = None
+        self._in_row = 0
         self._times: tuple[list[float], list[float]] = ([], [])
         self._over: list[bool] = [True]  # its pop is one step, whoever else calls
 
@@ -57,14 +61,16 @@ class Duel:
 
     def turn(self) -> Any:
         """Who answers now."""
-        return self.sides[next(self._next) % 2]
+        return self.sides[next(self._next) // self._row % 2]
 
     def note(self, side: Any, seconds: float) -> None:
         """A side answered. When both have answered often enough the duel is over."""
+        self._in_row = self._in_row + 1 if side is self._latest else 1
+        self._latest = side
         for mine, times in zip(self.sides, self._times, strict=True):
-            if mine is side:
+            if mine is side and self._in_row > self._row // 2:
                 times.append(seconds)
-        if min(map(len, self._times)) > self._calls:
+        if min(map(len, self._times)) > DUEL_CALLS:
             try:
                 self._over.pop()
             except IndexError:  # another thread was here first

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from hotfuse.errors import VerifyError
-from hotfuse.runtime import threads
+from hotfuse.runtime import leader
 from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver
 from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
 from tests.runtime.kernels import Chain, Marks, kernel, scratch_addresses, table
@@ -161,7 +161,7 @@ def test_a_thread_that_comes_late_goes_on_where_the_first_is() -> None:
 
 
 def test_many_callers_at_once(restless: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MAX_LEADERS", len(threads._LEADERS) + 3)
+    monkeypatch.setattr(leader, "MAX_LEADERS", len(leader._LEADERS) + 3)
     before, most = psutil.Process().num_threads(), 0
     driver, together = get_driver(), threading.Barrier(8)
 
@@ -202,10 +202,10 @@ def test_threads_beyond_the_most_that_may_lead_work_alone(monkeypatch: pytest.Mo
         return found[0]
 
     get_driver().run(job)
-    led = len(threads._LEADERS)
+    led = len(leader._LEADERS)
     assert run_elsewhere() == 2
-    assert len(threads._LEADERS) == led  # that thread is gone, and its threads with it
-    monkeypatch.setattr(threads, "MAX_LEADERS", led)
+    assert len(leader._LEADERS) == led  # that thread is gone, and its threads with it
+    monkeypatch.setattr(leader, "MAX_LEADERS", led)
     assert run_elsewhere() == 1
     assert get_driver().run(job) == 2  # this thread led one before
 
