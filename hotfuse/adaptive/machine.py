@@ -6,6 +6,7 @@ A target is made in one order and no other:
     stage       event                                   next        decisions
     ---------   -------------------------------------   ---------   ---------------------------------------------------
     -           it could save more than the budget      building    Build
+    -           Kept                                    building    Build
     building    Built                                   built       (Retire, barred, if there is no kernel in it)
     built       nothing else is in the making           proving     Prove
     proving     Proved                                  shadowing   Shadow
@@ -46,6 +47,7 @@ from hotfuse.adaptive.message import (
     Decision,
     Disproved,
     Event,
+    Kept,
     Measure,
     Measured,
     Prove,
@@ -119,6 +121,8 @@ def _take(state: State, event: Event) -> Outcome:
             return _changed(state, event)
         case Recalled():
             return _recalled(state, event)
+        case Kept():
+            return replace(state, kept=(*(t for t in state.kept if t != event.target), event.target)), []
         case Tick():
             return state, []
 
@@ -161,6 +165,9 @@ def _begin(state: State) -> Outcome:
     if live is None:
         saves, spent, budget = (show_time(s) for s in (worth_s(state, target), spent_s(state, target), budget_s(state)))
         reason = f"{saves} of {spent} could be saved, more than {budget}; {state.calls} calls so far, {state.queue} jobs wait"
+        if target in state.kept:
+            reason = f"an earlier process made it; {state.calls} calls so far"
+            state = replace(state, kept=tuple(other for other in state.kept if other != target))
         return state.put(Live(target, attempt, "building")), [*decisions, Build(target, attempt, without, reason)]
     state = state.put(replace(live, attempt=attempt, stage="proving", agreed=0, since_s=state.now_s))
     return state, [*decisions, Prove(target, attempt, without, live.note)]

@@ -1,7 +1,8 @@
 """Maker: has kernels built and proved for a subject: the cache is asked, then a worker process, then, where none can be
 started, a thread of this one.
 
-State: the pool, once something had to be built; digests of the weights, until they change.
+State: the pool, once something had to be built; digests of the weights, until they change; what was found in the cache and not
+asked for yet.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hotfuse.adaptive.target import Target
 from hotfuse.errors import WorkerError
 from hotfuse.locks import IMPORTS
 from hotfuse.pace import Unhurried
+from hotfuse.runtime.cache import open_cache
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Sizes
@@ -33,6 +35,7 @@ class Maker:
         self._subject = subject
         self._pool: Pool | None = None
         self._digests: Mapping[str, str] = {}
+        self._found: dict[Target, BuildReply] = {}
 
     def forget(self) -> None:
         """The weights are others now."""
@@ -43,13 +46,28 @@ class Maker:
         """Jobs that wait before the next one."""
         return 0 if self._pool is None else max(0, len(self._pool.unfinished) - 1)
 
+    @property
+    def may_find(self) -> bool:
+        """Whether there is anything in the cache, so that looking for more is worth it."""
+        cache = open_cache(self._subject.config)
+        return cache is not None and not cache.is_empty
+
+    def finds(self, target: Target) -> bool:
+        """Whether an earlier process made the units of a target, for all sizes."""
+        with IMPORTS:
+            from hotfuse.runtime.build_cache import cached_build
+        found = cached_build(replace(self._subject.request(), grouping=grouping_of(target)), Unhurried())
+        if found is not None:
+            self._found[target] = found
+        return found is not None
+
     def build(self, target: Target, sizes: Sizes, done: Callable[[BuildReply | BaseException], None]) -> None:
         """Have the units of a target made."""
         with IMPORTS:  # not before something is built: who imports hotfuse need not wait for it
             from hotfuse.runtime.build_cache import cached_build
         subject = self._subject
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
-        found = cached_build(request, Unhurried())
+        found = self._found.pop(target, None) or cached_build(request, Unhurried())
         if found is not None:
             done(found)
             return
@@ -64,8 +82,11 @@ class Maker:
         label = f"{subject.name}: {target}"
         self.submit(build_job(label, lambda: request, _or_here(done, here), subject.config))
 
-    def prove(self, target: Target, request: ProveRequest, done: Callable[[ProveReply | BaseException], None]) -> None:
-        """Have units held against the original operators."""
+    def prove(
+        self, target: Target, request: ProveRequest, sampled: bool, done: Callable[[ProveReply | BaseException], None]
+    ) -> bool:
+        """Have units held against the original operators. False: an earlier process did not, and it is not `sampled`: there are
+        no inputs of a call in the request."""
         from hotfuse.runtime.build_cache import cached_proof, with_digests
 
         subject = self._subject
@@ -74,7 +95,9 @@ class Maker:
         found = cached_proof(asked, Unhurried())
         if found is not None:
             done(found)
-            return
+            return True
+        if not sampled:
+            return False
 
         def here() -> ProveReply:
             from hotfuse.runtime.build_work import prove_here
@@ -85,6 +108,7 @@ class Maker:
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
         self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
+        return True
 
     def reproduce(self, target: Target, proof: ProveRequest, unit: int | None, reason: str) -> None:
         """Have what was found wrong written down, so that it can be run again."""
@@ -97,8 +121,15 @@ class Maker:
         submit_reproduction(self.submit, str(target), asked, subject.weight, subject.events)
 
     def submit(self, job: Job) -> None:
-        """Have a job done by the pool."""
-        self._open_pool().submit(job)
+        """Have a job done by the pool. What costs a process its life is told."""
+        from hotfuse.runtime.workers import is_death
+
+        def finish(result: Any) -> None:
+            if is_death(result):
+                self._subject.events.emit("worker.died", job.label, str(result))
+            job.finish(result)
+
+        self._open_pool().submit(replace(job, finish=finish))
 
     def _open_pool(self) -> Pool:
         if self._pool is None:

@@ -130,11 +130,21 @@ class Recalled:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """An earlier process made a target: it lies in the cache, and need not be worth a build."""
+
+    now_s: float
+    target: Target
+
+
+@dataclass(frozen=True)
 class Tick:
     now_s: float
 
 
-Event = Called | Spotted | Built | BuildFailed | Proved | Disproved | Shadowed | Measured | Queue | Changed | Recalled | Tick
+Event = (
+    Called | Spotted | Built | BuildFailed | Proved | Disproved | Shadowed | Measured | Queue | Changed | Recalled | Kept | Tick
+)
 
 # ---- what to do about it; `reason` is a sentence
 

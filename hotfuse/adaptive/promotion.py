@@ -1,7 +1,8 @@
 """Promotion: which target is begun next, and what speaks against the others. The machine asks, and so do reports.
 
 A target is worth the time that it could save. It is built when that exceeds the budget, which rises with the queue of the
-pool; one at a time, so that what is worth most comes first and background work stays small. `Generic` is always first.
+pool; one at a time, so that what is worth most comes first and background work stays small. `Generic` is always first, and
+what lies in the cache costs nothing.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def _against_building(state: State, target: Target) -> str:
         return f"it failed {lesson.backoff.times} times, and rests for {left_s:.3g} s more: {lesson.reason}"
     if state.memory.is_full:
         return f"{rules.lessons} others failed for good: nothing is built any more"
+    if target in state.kept:
+        return ""
     if worth <= budget_s(state):
         return f"it could save {show_time(worth)}; it takes {show_time(budget_s(state))}, with {state.queue} jobs waiting"
     if not isinstance(target, Generic) and worth < rules.build_share * spent:

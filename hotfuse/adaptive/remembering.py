@@ -5,6 +5,7 @@ State: what the model is known by on disk, worked out when it is first needed.
 
 from __future__ import annotations
 
+import functools
 import time
 
 from hotfuse.adaptive.memory import Memory
@@ -15,20 +16,21 @@ from hotfuse.pace import Unhurried
 class Remembering:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._key: str | None = None
+
+    @functools.cached_property
+    def _key(self) -> str:
+        from hotfuse.adaptive.remembered import memory_key
+
+        return memory_key(self._subject.request().graph, self._subject.config, Unhurried())
 
     def recall(self) -> Memory | None:
-        """What earlier processes learned; None if nothing, and from the second time on."""
-        from hotfuse.adaptive.remembered import memory_key, read_remembered
+        """What earlier processes learned; None if nothing."""
+        from hotfuse.adaptive.remembered import read_remembered
 
-        if self._key is not None:
-            return None
-        subject = self._subject
-        self._key = memory_key(subject.request().graph, subject.config, Unhurried())
-        return read_remembered(subject.config, self._key, time.monotonic(), subject.events) if self._key else None
+        return read_remembered(self._subject.config, self._key, time.monotonic(), self._subject.events)
 
     def keep(self, memory: Memory, now_s: float) -> None:
         from hotfuse.adaptive.remembered import remember
 
-        if self._key:
+        if memory.lessons:
             remember(self._subject.config, self._key, memory, now_s, self._subject.events)

@@ -81,6 +81,7 @@ class State:
     review: Backoff = FRESH
     regime: tuple[str, ...] = ()
     unseen: bool = False  # there was traffic since the last review
+    kept: tuple[Target, ...] = ()  # in the cache, and not asked for yet
 
     def find(self, target: Target) -> Live | None:
         return next((live for live in self.live if live.target == target), None)

@@ -212,6 +212,12 @@ class DiskCache:
             counts, reasons = dict(self._counts), dict(self._reasons)
         return Stats(self.folder.path, self.limit_bytes, len(files), taken, kinds, leftovers, counts, reasons)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing at all in the folder. Nothing is read for it."""
+        with self._listing() as names:
+            return next(names, None) is None
+
     def counts(self) -> dict[str, int]:
         """How often this process hit, missed, put and so on: the part of `stats` that costs nothing."""
         with self._lock:
@@ -261,20 +267,25 @@ class DiskCache:
 
     def _files(self, wanted: Callable[[str], bool]) -> list[_File]:
         """The files with names of that sort, least recently used first. What bears other names is somebody else's."""
-        found = []
+        with self._listing() as names:
+            found = [file for item in names if wanted(item.name) and (file := _look(item)) is not None]
+        return sorted(found, key=lambda file: (file.used_s, file.name))
+
+    @contextlib.contextmanager
+    def _listing(self) -> Iterator[Iterator[os.DirEntry[str]]]:
+        """What is in the folder; nothing where that cannot be told."""
         try:
             # A descriptor of its own: threads and forked children share the reading position of the other.
             listing = os.open(".", OPEN_FOLDER, dir_fd=self.folder.descriptor)
-            try:
-                with os.scandir(listing) as names:
-                    for item in names:
-                        if wanted(item.name) and (file := _look(item)) is not None:
-                            found.append(file)
-            finally:
-                os.close(listing)
         except OSError as error:
             self._count("list failed", f"{error.strerror}")
-        return sorted(found, key=lambda file: (file.used_s, file.name))
+            yield iter(())
+            return
+        try:
+            with os.scandir(listing) as names:
+                yield names
+        finally:
+            os.close(listing)
 
     def _count(self, what: str, reason: str = "", times: int = 1) -> None:
         with self._lock:

@@ -19,7 +19,6 @@ import numpy as np
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
-from hotfuse.errors import WorkerError
 from hotfuse.events import EventLog
 from hotfuse.runtime.build import Build, baked
 from hotfuse.runtime.build_jobs import worker_job
@@ -31,7 +30,7 @@ from hotfuse.runtime.proof_inputs import at_other_sizes
 from hotfuse.runtime.reproduction import CALL, UNIT, Reproduction, circumstances_of, cut_call, cut_unit
 from hotfuse.runtime.reproduction_folder import ONE_BYTES, reproductions_path, write_reproduction
 from hotfuse.runtime.unit_proof import Outcome, Subject, Values, prove_unit
-from hotfuse.runtime.workers import DEADLY, Job
+from hotfuse.runtime.workers import Job, is_death
 
 Array = np.ndarray[Any, Any]
 
@@ -140,7 +139,7 @@ def submit_reproduction(
         return
 
     def finish(result: ReproduceReply | BaseException) -> None:
-        if isinstance(result, WorkerError) and result.cause in DEADLY and request.run:
+        if is_death(result) and request.run:
             submit_reproduction(submit, label, replace(request, unit=None, run=False), weight, events)
         else:
             note_reproduction(events, label, result)

@@ -97,7 +97,9 @@ def make_job(make: Callable[[], bytes], finish: Callable[[Trace | CaptureError],
 
 def _as_capture_error(error: BaseException) -> CaptureError:
     if isinstance(error, WorkerError):
-        return CaptureError(f"{error}{_ADVICE.get(error.cause, '')}")
+        advised = CaptureError(f"{error}{_ADVICE.get(error.cause, '')}")
+        advised.__cause__ = error
+        return advised
     return error if isinstance(error, CaptureError) else CaptureError(f"{type(error).__name__}: {error}")
 
 

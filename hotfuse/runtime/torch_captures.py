@@ -28,6 +28,7 @@ from hotfuse.pace import Pace, Unhurried, hurry
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family
 from hotfuse.runtime.torch_guard import Call, CallGuard, call_structure, describe_leaves
+from hotfuse.runtime.workers import is_death
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import CapturedProgram, Trace
@@ -259,6 +260,8 @@ class Captures:
             reason = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
             with self.classes.lock:
                 self.classes.fail(request.frame, reason)
+            if is_death(error.__cause__):
+                events.emit("worker.died", self.name, reason)
             if not self._is_root:
                 self.family.hopeless[_likeness(self.module), request.frame] = f"as {self.name}: {reason}"
             events.emit("capture.failed", self.name, reason, details=getattr(error, "details", ""))

@@ -59,6 +59,11 @@ class Job:
 Jobs = queue.SimpleQueue[Job | None]  # None ends a worker
 
 
+def is_death(result: Any) -> bool:
+    """Whether what a job was given instead of an answer cost its process its life."""
+    return isinstance(result, WorkerError) and result.cause in DEADLY
+
+
 def finish(job: Job, result: Any) -> None:
     """Hand a job its end. What its owner raises then is the owner's own affair."""
     with contextlib.suppress(Exception):
@@ -230,7 +235,7 @@ class Pool:
             mine = job in self._unfinished
             self._unfinished.pop(job, None)
             cause = result.cause if isinstance(result, WorkerError) else ""
-            if cause in DEADLY:
+            if is_death(result):
                 self._rest_until_s = time.monotonic() + min(self._first_rest_s * 2**self._deaths, LONGEST_REST_S)
                 self._deaths = min(self._deaths + 1, 60)
             elif cause == RAISED or not isinstance(result, BaseException):  # a child lived to tell

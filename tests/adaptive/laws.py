@@ -19,6 +19,7 @@ from hotfuse.adaptive.message import (
     Decision,
     Disproved,
     Event,
+    Kept,
     Measure,
     Measured,
     Prove,
@@ -65,6 +66,7 @@ class Witness:
         self.failures: Counter[Target] = Counter()
         self.not_before: dict[Target, float] = {}
         self.unfused: list[tuple[float, float]] = []
+        self.kept: set[Target] = set()
         self.queue = 0
 
     def tell(self, event: Event) -> tuple[Decision, ...]:
@@ -96,6 +98,8 @@ class Witness:
             case Called():
                 if event.tier == 0:
                     self.unfused.append((self.now_s, event.seconds))
+            case Kept():
+                self.kept.add(event.target)
             case Queue():
                 self.queue = event.length
             case Built():
@@ -210,7 +214,9 @@ class Witness:
         assert decision.target not in self.serving, "what serves is not built"
         assert self.now_s >= self.not_before.get(decision.target, 0.0), "back-off is respected"
         assert not 0 <= self.rules.fuel <= len(self.publications), "without fuel nothing is built"
-        if decision.target == Generic():
+        if decision.target in self.kept:
+            self.kept.remove(decision.target)
+        elif decision.target == Generic():
             heat = sum(s * 0.5 ** ((self.now_s - t) / self.rules.half_life_s) for t, s in self.unfused)
             budget_s = self.rules.budget_s * (1 + self.queue)
             assert self.rules.generic_gain * heat > budget_s * (1 - 1e-9), "time saved must exceed the budget"

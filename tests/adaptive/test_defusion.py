@@ -14,8 +14,8 @@ import pytest
 
 import hotfuse
 from hotfuse.adaptive import contests
-from hotfuse.adaptive import controller as controllers
 from hotfuse.adaptive.background import BACKGROUND
+from hotfuse.adaptive.making import Making
 from hotfuse.adaptive.message import Spotted
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.codegen.llvm_compile import compile_ir
@@ -68,7 +68,7 @@ def rules(session: Session, **changes: Any) -> None:
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any, turns: int = 1_000_000) -> None:
-    original = controllers.Controller._built
+    original = Making._built
 
     def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
         if not isinstance(result, BaseException):
@@ -79,7 +79,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any, turns: int = 1_000_000)
             result = replace(result, objects=tuple(objects))
         original(self, decision, sizes, result)
 
-    monkeypatch.setattr(controllers.Controller, "_built", built)
+    monkeypatch.setattr(Making, "_built", built)
 
 
 def calls_until(session: Session, until: Any, most: int, rows: int = 96, pause_s: float = 0.005) -> int:

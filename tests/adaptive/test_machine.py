@@ -18,6 +18,7 @@ from hotfuse.adaptive.message import (
     Called,
     Changed,
     Disproved,
+    Kept,
     Measure,
     Measured,
     Prove,
@@ -55,6 +56,22 @@ def test_what_an_earlier_process_gave_up_is_given_up_now(lesson: Lesson) -> None
     assert lesson.reason in objection(story.state, GENERIC)
     story.now_s = 101.0
     assert kinds(story.call(seconds=1e3)) == ([] if lesson.barred else ["Build"])
+
+
+def test_what_an_earlier_process_made_is_built_before_the_first_call_and_once() -> None:
+    story = Story()
+    assert kinds(story.tell(Kept(0.0, GENERIC))) == ["Build"]
+    assert "earlier process" in story.last(Build).reason
+    story.tell(BuildFailed(0.0, GENERIC, story.last(Build).attempt, "no memory", lasting=False))
+    story.now_s = 1e4
+    assert story.tell(Tick(1e4)) == []  # from now on it must be worth it
+    assert kinds(story.call(seconds=1e3)) == ["Build"]
+
+
+def test_what_an_earlier_process_made_and_gave_up_is_not_built() -> None:
+    story = Story()
+    story.tell(Recalled(0.0, Memory(64, (Lesson(GENERIC, "wrong", barred=True),))))
+    assert story.tell(Kept(0.0, GENERIC)) == []
 
 
 def test_wrong_units_that_are_recalled_are_left_out() -> None:

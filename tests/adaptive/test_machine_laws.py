@@ -27,6 +27,7 @@ from hotfuse.adaptive.message import (
     Decision,
     Disproved,
     Event,
+    Kept,
     Measure,
     Measured,
     Prove,
@@ -194,6 +195,10 @@ class Traffic(RuleBasedStateMachine):
     def queue(self, length: int, seconds: float) -> None:
         self.tell(Queue(self.now_s, length))
         self.tell(Called(self.now_s, "a", 0, seconds, 5))
+
+    @rule()
+    def keep(self) -> None:
+        self.tell(Kept(self.now_s, Generic()))
 
     @rule(wait=st.sampled_from([-5.0, 0.0, 0.5, 5.0, 100.0]))
     def tick(self, wait: float) -> None:

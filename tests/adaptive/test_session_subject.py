@@ -19,9 +19,9 @@ import onnx.parser
 import pytest
 
 import hotfuse
-from hotfuse.adaptive import controller as controllers
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
+from hotfuse.adaptive.making import Making
 from hotfuse.adaptive.message import Spotted
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
@@ -144,12 +144,12 @@ def wrong(reply: BuildReply, which: str) -> BuildReply:
 
 
 def test_a_wrong_kernel_never_serves_and_the_rest_does(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = controllers.Controller._built
+    original = Making._built
 
     def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
         original(self, decision, sizes, wrong(result, "rows"))
 
-    monkeypatch.setattr(controllers.Controller, "_built", built)
+    monkeypatch.setattr(Making, "_built", built)
     serve(session, lambda: is_fused(session))
     (event,) = session.events.of("tier.quarantine")
     assert "wrong" in event.reason
@@ -163,8 +163,8 @@ def test_a_build_that_fails_costs_an_event(session: Session, monkeypatch: pytest
         error: Any = WorkerError("the build worker died (Segmentation fault)", "died")
         original(self, decision, sizes, error if fault == "raise" else 3)
 
-    original = controllers.Controller._built
-    monkeypatch.setattr(controllers.Controller, "_built", fail)
+    original = Making._built
+    monkeypatch.setattr(Making, "_built", fail)
     serve(session, lambda: session.events.of("tier.retire"))
     assert not is_fused(session)
     assert session.settle(10)
@@ -319,3 +319,8 @@ def test_an_edit_that_cannot_be_had_is_never_asked_for_again(session: Session) -
     BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), nobody, 10.0)))
     serve(session, lambda: session.events.of("tier.buildfailed"))
     serve(session, lambda: controller.state.memory.of(nobody).barred)
+
+
+def test_the_death_of_a_worker_is_told(tmp_path: Path) -> None:
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path), stress="fail-compile-every-1") as session:
+        serve(session, lambda: session.events.of("worker.died"))

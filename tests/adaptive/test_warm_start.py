@@ -10,22 +10,25 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = """
-import json, sys, time
+import json, os, sys, time
 import hotfuse, psutil
 from tests.adaptive import test_session_subject as test
 with hotfuse.load(test.model().SerializeToString()) as session:
-    test.serve(session, lambda: test.is_fused(session))
+    while os.environ["WAIT_FOR"] and not session.events.of(os.environ["WAIT_FOR"]):
+        time.sleep(0.01)
+    calls = test.serve(session, lambda: test.is_fused(session))
     heavy = [name for name in ("llvmlite", "hotfuse.codegen.lower", "hotfuse.runtime.proof") if name in sys.modules]
     workers, events = len(psutil.Process().children()), [e.kind for e in session.events.of("tier")]
     from hotfuse.runtime.cache import open_cache
     while "proof" not in open_cache(session.config).stats().kinds:  # the worker writes it when it has answered
         time.sleep(0.01)
-print(json.dumps({"heavy": heavy, "workers": workers, "events": events}))
+print(json.dumps({"heavy": heavy, "workers": workers, "events": events, "calls": calls}))
 """
 
 
-def run(cache: Path) -> dict[str, Any]:
-    environment = {**os.environ, "HOTFUSE_CACHE": str(cache)}
+def run(cache: Path, wait_for: str = "") -> dict[str, Any]:
+    """Serve until kernels do, from the moment on that an event was told."""
+    environment = {**os.environ, "HOTFUSE_CACHE": str(cache), "WAIT_FOR": wait_for}
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -38,4 +41,10 @@ def test_a_second_process_makes_nothing_again(tmp_path: Path) -> None:
     assert first["workers"] > 0
     assert (second["workers"], second["heavy"]) == (0, [])
     steps = ["build", "units", "built", "prove", "proved", "shadow", "shadowed", "publish"]
-    assert second["events"][:8] == first["events"][:8] == [f"tier.{step}" for step in steps]
+    assert first["events"][:8] == [f"tier.{step}" for step in steps]
+    assert second["events"][:9] == ["tier.kept", *first["events"][:8]]
+
+
+def test_what_was_made_before_serves_with_the_second_call(tmp_path: Path) -> None:
+    assert run(tmp_path / "cache")["calls"] > 2
+    assert run(tmp_path / "cache", wait_for="tier.shadow")["calls"] == 1

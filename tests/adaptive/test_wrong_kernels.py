@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import hotfuse
-from hotfuse.adaptive import controller as controllers
+from hotfuse.adaptive.making import Making
 from hotfuse.cli.main import main
 from hotfuse.codegen.tile_reader import parse_program
 from hotfuse.codegen.tile_text import print_program
@@ -37,12 +37,12 @@ def broken(reply: BuildReply) -> BuildReply:
 
 
 def test_what_was_wrong_is_written_down_and_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = controllers.Controller._built
+    original = Making._built
 
     def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
         original(self, decision, sizes, broken(result))
 
-    monkeypatch.setattr(controllers.Controller, "_built", built)
+    monkeypatch.setattr(Making, "_built", built)
     options = {"cache": str(tmp_path / "cache"), "reproductions": str(tmp_path / "kept"), "tier": 1}
     with hotfuse.load(model().SerializeToString(), **options) as session:
         serve(session, lambda: is_fused(session) and session.events.of("reproduction"))

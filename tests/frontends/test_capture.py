@@ -303,6 +303,7 @@ def test_a_capture_that_dies_hangs_or_eats_memory_costs_one_answer_nothing() -> 
         report = call(deed, **options)
         assert reason in report.failed["Misbehaving"], report
         assert report.events["capture.failed"] >= 1
+        assert ("worker.died" in report.events) == (deed in ("hang", "eat", "die"))
     assert call("nothing").answered == 1
 
 

@@ -1,0 +1,240 @@
+"""Making: from the decision to build a target to a candidate that can answer for it.
+
+    Build -> Maker (cache, worker) -> Built      link; what waits for the sizes of a call waits
+    Prove -> Maker (cache, worker) -> Proved     on the inputs of a call, unless an earlier process did; Disproved, BuildFailed
+
+What an earlier process made of the model is looked for as soon as there is a model (`Kept`), and what it learned (`Recalled`).
+All of this runs in the background's thread.
+
+State: the decision that waits for the inputs of a call; evidence that waits for a call to show it on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hotfuse.adaptive.lineup import Lineup, Made
+from hotfuse.adaptive.maker import Maker
+from hotfuse.adaptive.memory import Memory
+from hotfuse.adaptive.message import (
+    Build,
+    BuildFailed,
+    Built,
+    Disproved,
+    Event,
+    Kept,
+    Prove,
+    Proved,
+    Recalled,
+    Shadow,
+)
+from hotfuse.adaptive.remembering import Remembering
+from hotfuse.adaptive.state import State
+from hotfuse.adaptive.subject import Array, Subject
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target
+from hotfuse.errors import WorkerError
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.build import Sizes
+    from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
+    from hotfuse.runtime.workers import Job
+
+KILLED = ("died", "memory")  # causes of errors: of a proof they speak against its kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A target whose answer to a call of some form was wrong."""
+
+    made: Made
+    form: Hashable | None
+    reason: str
+
+
+class Making:
+    """Carries out builds and proofs for one subject. `tell` takes what came of them; `forms` are known by their texts."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        lineup: Lineup,
+        forms: Mapping[str, Hashable],
+        tell: Callable[[Event], None],
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._subject, self._lineup, self._forms = subject, lineup, forms
+        self._tell, self._post = tell, post
+        self._maker = Maker(subject)
+        self._remembering = Remembering(subject)
+        self._waiting: Build | Prove | None = None
+        self._evidence: Evidence | None = None
+
+    @property
+    def queue(self) -> int:
+        """Jobs that wait before the next one."""
+        return self._maker.queue
+
+    @property
+    def waits(self) -> bool:
+        """Whether a decision waits for a call."""
+        return self._waiting is not None
+
+    def submit(self, job: Job) -> None:
+        """Have a job done by a worker."""
+        self._maker.submit(job)
+
+    def forget_weights(self) -> None:
+        """They are others now."""
+        self._maker.forget()
+
+    def remember(self, memory: Memory, now_s: float) -> None:
+        self._remembering.keep(memory, now_s)
+
+    def ask_cache(self) -> None:
+        """Tell what earlier processes learned of this model, and whether they made kernels for it."""
+        if self._maker.may_find:
+            memory = self._remembering.recall()
+            if memory is not None:
+                self._tell(Recalled(time.monotonic(), memory))
+            if self._maker.finds(Generic()):
+                self._tell(Kept(time.monotonic(), Generic()))
+
+    def go_on(self, state: State) -> None:
+        """There may have been a call that somebody waits for."""
+        waiting = self._waiting
+        if waiting is not None and not any(live.attempt == waiting.attempt for live in state.live):
+            self._waiting = None
+        elif waiting is not None and self._subject.sample(self._form(waiting.target)) is not None:
+            self._waiting = None
+            work = self.build if isinstance(waiting, Build) else self.prove
+            self._attempt(waiting, lambda: work(waiting))  # type: ignore[arg-type]
+        self._write_evidence()
+
+    def was_wrong(self, target: Target, reason: str) -> None:
+        """An answer of a target was. It is written down as soon as there is a call to show it on."""
+        made = self._lineup.made.get(target)
+        if made is not None:
+            self._evidence = Evidence(made, self._form(target), reason)
+
+    def _write_evidence(self) -> None:
+        evidence = self._evidence
+        inputs = None if evidence is None else self._subject.sample(evidence.form)
+        if evidence is not None and inputs is not None:
+            self._evidence = None
+            self._maker.reproduce(evidence.made.target, self._request(evidence.made, inputs), None, evidence.reason)
+
+    def _form(self, target: Target) -> Hashable | None:
+        return self._forms.get(target.form) if isinstance(target, Baked) else None
+
+    def _attempt(self, decision: Build | Prove, work: Callable[[], None]) -> None:
+        """Go on with a decision; if that fails, the target has."""
+        try:
+            work()
+        except Exception as error:
+            self._tell(failed(decision, f"{type(error).__name__}: {error}"))
+
+    def _later(self, decision: Build | Prove, work: Callable[[], None]) -> None:
+        """Called by any thread."""
+        self._post(lambda: self._attempt(decision, work))
+
+    # builds
+
+    def build(self, decision: Build) -> None:
+        target = decision.target
+        sizes: Sizes = ()
+        if isinstance(target, Baked):
+            found = self._sizes(target)
+            if found is None:
+                self._waiting = decision
+                return
+            sizes = found
+        self._maker.build(target, sizes, lambda result: self._later(decision, lambda: self._built(decision, sizes, result)))
+
+    def _sizes(self, target: Baked) -> Sizes | None:
+        """Those of a form; None until there was a call of it."""
+        from hotfuse.runtime.build import sizes_of
+        from hotfuse.runtime.proof import given_types
+
+        inputs = self._subject.sample(self._form(target))
+        if inputs is None:
+            return None
+        main = self._lineup.made[Generic()].build.main
+        return sizes_of(main, given_types(main, inputs, self._subject.weight))
+
+    def _built(self, decision: Build, sizes: Sizes, result: BuildReply | BaseException) -> None:
+        if isinstance(result, BaseException):
+            self._tell(failed(decision, f"{type(result).__name__}: {result}", lasting="IllegalEdit" in str(result)))
+            return
+        from hotfuse.runtime.kernels import link_kernels
+        from hotfuse.runtime.subgraph import fusions_of
+
+        target, build, generic = decision.target, result.build, self._lineup.generic
+        if not isinstance(target, Generic) and generic is not None:
+            build = replace(build, hoisted=generic.build.hoisted)
+        objects = dict(zip(build.programs, result.objects, strict=True))
+        made = Made(target, build, objects, link_kernels(build.programs, result.objects), sizes, decision.without)
+        self._lineup.made[target] = made
+        units = self._lineup.new_units(made)
+        fusions = fusions_of(units, objects, sizes)
+        self._subject.events.emit(
+            "tier.units", str(target), model=self._subject.name, fusions=fusions, compiled=result.compiled
+        )
+        self._tell(Built(time.monotonic(), target, decision.attempt, len(units), result.cpu_s))
+
+    # proofs
+
+    def prove(self, decision: Prove) -> None:
+        """Have a target proved. Before there was a call, only an earlier process may have done so."""
+        target = decision.target
+        inputs = self._subject.sample(self._form(target))
+        made = self._lineup.made[target] = replace(self._lineup.made[target], without=decision.without)
+        asked = self._request(made, inputs or {})
+        if isinstance(target, Edit):
+            new = {unit.nodes for unit in self._lineup.new_units(made)}
+            asked = replace(asked, units=tuple(i for i, unit in enumerate(asked.build.units) if unit.nodes in new))
+
+        def done(result: ProveReply | BaseException) -> None:
+            self._later(decision, lambda: self._proved(decision, asked, inputs is not None, result))
+
+        if not self._maker.prove(target, asked, inputs is not None, done):
+            self._waiting = decision
+
+    def _request(self, made: Made, inputs: Mapping[str, Array]) -> ProveRequest:
+        """For a proof of all units of a target."""
+        from hotfuse.runtime.build_request import ProveRequest
+
+        build = replace(made.build, units=made.units)
+        objects = tuple(made.objects[p] for p in build.programs)
+        return ProveRequest(build, objects, inputs, self._subject.config, other_sizes=not made.sizes)
+
+    def _proved(self, decision: Prove, asked: ProveRequest, sampled: bool, result: ProveReply | BaseException) -> None:
+        target = decision.target
+        if target not in self._lineup.made:
+            return
+        if isinstance(result, BaseException):
+            reason = f"{type(result).__name__}: {result}"
+            if isinstance(result, WorkerError) and result.cause in KILLED:
+                self._maker.reproduce(target, asked, None, reason)
+            self._tell(failed(decision, reason))
+            return
+        wrong = [v for v in result.verdicts if not v.ok]
+        if wrong and not any(v.tried for v in result.verdicts):
+            self._tell(failed(decision, wrong[0].reason))
+            return
+        if wrong:
+            names = tuple(asked.build.units[v.unit].name for v in wrong)
+            units = () if isinstance(target, Edit) else names
+            for verdict in wrong:
+                if verdict.tried and sampled:  # what an earlier process found, that one has written down
+                    self._maker.reproduce(target, asked, verdict.unit, verdict.reason)
+            self._tell(Disproved(time.monotonic(), target, decision.attempt, units, f"{names[0]}: {wrong[0].reason}"))
+            return
+        self._lineup.candidate((*self._lineup.serving, target))
+        self._tell(Proved(time.monotonic(), target, decision.attempt))
+
+
+def failed(decision: Build | Prove | Shadow, reason: str, lasting: bool = False) -> BuildFailed:
+    return BuildFailed(time.monotonic(), decision.target, decision.attempt, reason, lasting)
