@@ -128,7 +128,6 @@ class Controller:
     def tick(self, now_s: float) -> None:
         if self._closed:
             return
-        self.watch.wants_trace(self._subject.executor if self._lineup.serving else None)
         self._subject.look_at_next()
         self._look()
         if self._audits.is_due(now_s):
@@ -144,6 +143,8 @@ class Controller:
             self.watch.count(form, tier, count, seconds, now_s)
             self._audits.count(count if tier else 0)
             self._tell(Called(now_s, text, tier, seconds, count))
+        if self.watch.wants_trace(self._subject.executor if self._lineup.serving else None):
+            self._subject.look_at_next()
         self._spot(now_s)
         self._tell(Queue(now_s, self._making.queue))
         self._tell(Tick(now_s))
