@@ -61,6 +61,7 @@ def prove(
     sizes = learned_sizes(graph, given)
     nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
     subjects = {place: _subject(graph, build.units[place], kernels, values, sizes, nodes) for place in chosen}
+    subjects |= {place: replace(subjects[place], again=True) for place in _again(subjects)}
     driver, threads = get_driver(), team_size(host_spec(config.isa), config.threads)
 
     order = {node.id: turn for turn, node in enumerate(graph.nodes)}
@@ -82,6 +83,19 @@ def prove(
             pace()
         tier_0.drop(turn)
     return sorted(found, key=lambda verdict: verdict.unit)
+
+
+def _again(subjects: Mapping[int, Subject]) -> list[int]:
+    """The places of units that are the same code as one before, at the same sizes."""
+    seen: set[Any] = set()
+    found = []
+    for place, subject in subjects.items():
+        programs = tuple(part.recipe.program for part in subject.parts)
+        shapes = tuple(type for name in (*subject.reads, *subject.writes) if (type := subject.types.get(name)) is not None)
+        if (programs, shapes) in seen:
+            found.append(place)
+        seen.add((programs, shapes))
+    return found
 
 
 def _verdict(

@@ -85,10 +85,15 @@ def shuffled(array: Array, rng: np.random.Generator) -> Array:
     """The same numbers in another order, ones for zeros."""
     flat = array.reshape(-1)
     turned = flat.size > _SMALL
-    flat = np.roll(flat[::-1], int(rng.integers(flat.size))) if turned else flat[rng.permutation(flat.size)]
-    if is_float(array):
+    flat = _turned(flat, int(rng.integers(flat.size))) if turned else flat[rng.permutation(flat.size)]
+    if is_float(array) and not flat.all():
         flat = np.where(flat == 0, array.dtype.type(1), flat).astype(array.dtype, copy=False)
     return flat.reshape(array.shape)
+
+
+def _turned(flat: Array, place: int) -> Array:
+    """Backwards, from some place on and around."""
+    return np.concatenate((flat[place::-1], flat[:place:-1]))
 
 
 def slope(array: Array, side: int) -> Array:
