@@ -9,6 +9,7 @@ y = fast(x)
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from hotfuse.config import Config
@@ -29,7 +30,7 @@ def load(source: Any, config: Config | None = None, **options: Any) -> Any:
 
 def compile(model: Any, config: Config | None = None, **options: Any) -> Any:
     """A drop-in for a PyTorch module, function or exported program that hotfuse speeds up while it serves."""
-    from hotfuse.entry import compile_torch
+    from hotfuse.entry_torch import compile_torch
     from hotfuse.runtime.metrics import watch
 
     return watch(compile_torch(model, config, options))
@@ -48,3 +49,8 @@ def serve_metrics(port: int = 0, host: str = "127.0.0.1") -> Any:
     from hotfuse.runtime.metrics_endpoint import serve
 
     return serve(port, host)
+
+
+if "torch" in sys.modules:  # now, and not while somebody waits for the first answer of a module
+    import hotfuse.entry_torch
+    import hotfuse.runtime.metrics  # noqa: F401

@@ -1,4 +1,4 @@
-"""What `hotfuse.load` and `hotfuse.compile` do: pick the front end, and have what serves adapted while it serves."""
+"""What `hotfuse.load` does: pick the front end, and have what serves adapted while it serves."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from hotfuse.config import Config, resolve
 from hotfuse.errors import InvalidModel
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.op import OPS, Pattern
-from hotfuse.ir.types import TensorType
 from hotfuse.passes import optimize
 from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.feeds import Signature
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.stressed import session_class
-from hotfuse.stress import parse
 
 if TYPE_CHECKING:
-    from hotfuse.adaptive.state import Rules
     from hotfuse.frontends.onnx_model import ImportedModel
-    from hotfuse.runtime.torch_class import ServedClass
-    from hotfuse.runtime.torch_classes import ClassTable
     from hotfuse.runtime.torch_exported import ExportedModel
-    from hotfuse.runtime.torch_family import Family
 
 
 def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Session | ExportedModel:
@@ -41,29 +35,6 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
     from hotfuse.frontends.onnx_model import load_onnx
 
     return _open(load_onnx(source, chosen), chosen)
-
-
-def compile_torch(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
-    from hotfuse.runtime.torch_module import compile_model
-
-    return compile_model(model, config, options, _adapt)
-
-
-def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
-    """Have the calls of a captured class answered by kernels, once there are some."""
-    from hotfuse.adaptive.class_subject import ClassSubject
-
-    family.adapted.append(ClassSubject(name, family, table, served, _rules(family.config, served.runner.captured.graph)))
-
-
-def _rules(config: Config, graph: Graph) -> Rules:
-    """Kernels for one shape are of use only where there can be another."""
-    from hotfuse.adaptive.state import Rules
-
-    shapes = [type.shape or () for name in graph.inputs if isinstance(type := graph.type(name), TensorType)]
-    highest = 2 if any(not isinstance(d, int) for shape in shapes for d in shape) else 1
-    tier = min(config.tier, highest) if isinstance(config.tier, int) else highest
-    return Rules(**{"tier": tier, "fuel": config.fuel, **parse(config.stress).rules(graph.name)})
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:
@@ -81,8 +52,9 @@ def _open(imported: ImportedModel, config: Config) -> Session:
     if config.adapts and all(OPS[node.op].deterministic for inner in graph.walk() for node in inner.nodes):
         # (two runs of a model that draws random numbers do not agree, and nothing could be proved of it)
         from hotfuse.adaptive.session_subject import SessionSubject
+        from hotfuse.adaptive.subject import rules_of
 
-        session.observer = SessionSubject(session, _rules(config, graph))
+        session.observer = SessionSubject(session, rules_of(config, graph))
     return session
 
 

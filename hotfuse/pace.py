@@ -10,9 +10,14 @@ State: when the next rest is due.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from hotfuse.locks import IMPORTS
 from hotfuse.right_of_way import RIGHT_OF_WAY
 
 WORK_S = 0.0005  # between rests: at most so long is a serving thread kept from the interpreter
@@ -48,3 +53,29 @@ class Unhurried:
         while RIGHT_OF_WAY.busy and time.perf_counter() < until:
             time.sleep(LOOK_S)
         RIGHT_OF_WAY.review()
+
+
+class _Rests:
+    """A finder of modules that finds none: before each one, the thread that imports may rest."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace, self._thread = pace, threading.get_ident()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if threading.get_ident() == self._thread:
+            self._pace()
+
+
+@contextlib.contextmanager
+def imports(pace: Pace) -> Iterator[None]:
+    """Import something at this pace, and while no fork happens (`locks`)."""
+    with IMPORTS:
+        if pace is hurry:
+            yield
+            return
+        rests: Any = _Rests(pace)
+        sys.meta_path.insert(0, rests)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(rests)

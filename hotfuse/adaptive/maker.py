@@ -16,8 +16,7 @@ from hotfuse.adaptive.lineup import grouping_of
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Target
 from hotfuse.errors import WorkerError
-from hotfuse.locks import IMPORTS
-from hotfuse.pace import Unhurried
+from hotfuse.pace import Unhurried, imports
 from hotfuse.runtime.cache import open_cache
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Maker:
 
     def finds(self, target: Target) -> bool:
         """Whether an earlier process made the units of a target, for all sizes."""
-        with IMPORTS:
+        with imports(Unhurried()):
             from hotfuse.runtime.build_cache import cached_build
         found = cached_build(replace(self._subject.request(), grouping=grouping_of(target)), Unhurried())
         if found is not None:
@@ -63,7 +62,7 @@ class Maker:
 
     def build(self, target: Target, sizes: Sizes, done: Callable[[BuildReply | BaseException], None]) -> None:
         """Have the units of a target made."""
-        with IMPORTS:  # not before something is built: who imports hotfuse need not wait for it
+        with imports(Unhurried()):  # not before something is built: who imports hotfuse need not wait for it
             from hotfuse.runtime.build_cache import cached_build
         subject = self._subject
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
@@ -77,7 +76,7 @@ class Maker:
 
             return build_here(request)
 
-        with IMPORTS:
+        with imports(Unhurried()):
             from hotfuse.runtime.build_jobs import build_job
         label = f"{subject.name}: {target}"
         self.submit(build_job(label, lambda: request, _or_here(done, here), subject.config))
@@ -104,7 +103,7 @@ class Maker:
 
             return prove_here(asked, subject.weight)
 
-        with IMPORTS:
+        with imports(Unhurried()):
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
         self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.profile import Profile
-from hotfuse.locks import IMPORTS
+from hotfuse.pace import Unhurried, imports
 
 if TYPE_CHECKING:
     from hotfuse.runtime.executor import Executor
@@ -95,7 +95,7 @@ class Sampler:
         sampling = self._plans.setdefault(plan, Sampling(self._share))
         if not sampling.is_due(*self._profile.calls(plan)):
             return False
-        with IMPORTS:  # not before something is traced: who imports hotfuse need not wait for it
+        with imports(Unhurried()):  # not before something is traced: who imports hotfuse need not wait for it
             from hotfuse.runtime.stopwatch import get_stopwatch
             from hotfuse.runtime.tracer import Outlines, Tracer
         self._outlines = self._outlines or Outlines()

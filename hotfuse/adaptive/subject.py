@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from hotfuse.adaptive.state import Rules
 from hotfuse.config import Config
 from hotfuse.events import EventLog
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.types import TensorType
 from hotfuse.pace import Pace
 from hotfuse.runtime.turns import Report, Timed
+from hotfuse.stress import parse
 
 if TYPE_CHECKING:
     from hotfuse.codegen.tile import TileProgram
@@ -75,3 +79,11 @@ class Subject(Protocol):
 
     def publish(self, candidate: Any | None) -> None:
         """From now on calls are answered by the candidate; None: by the original."""
+
+
+def rules_of(config: Config, graph: Graph) -> Rules:
+    """The rules of a model's tier machine. Kernels for one shape are of use only where there can be another."""
+    shapes = [type.shape or () for name in graph.inputs if isinstance(type := graph.type(name), TensorType)]
+    highest = 2 if any(not isinstance(d, int) for shape in shapes for d in shape) else 1
+    tier = min(config.tier, highest) if isinstance(config.tier, int) else highest
+    return Rules(**{"tier": tier, "fuel": config.fuel, **parse(config.stress).rules(graph.name)})

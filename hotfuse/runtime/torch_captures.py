@@ -23,12 +23,12 @@ import torch
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, HotfuseError
 from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
-from hotfuse.locks import IMPORTS, make_lock
-from hotfuse.pace import Pace, Unhurried, hurry
+from hotfuse.locks import make_lock
+from hotfuse.pace import Pace, Unhurried, hurry, imports
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family
 from hotfuse.runtime.torch_guard import Call, CallGuard, call_structure, describe_leaves
-from hotfuse.runtime.workers import is_death
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import CapturedProgram, Trace
@@ -85,12 +85,15 @@ class Captures:
                 done = self.pending[call.frame] = threading.Event()
         if mine:
             request = _Request(describe_leaves(call.leaves), call_structure(args, kwargs), call.frame)
+            behind = contextlib.ExitStack()
             try:
                 if wait or self.config.capture == "blocking":
                     self._ask(request, urgent=wait)
                 else:
-                    threading.Thread(target=self._ask_later, args=(request,), name="hotfuse-ask", daemon=True).start()
+                    behind.enter_context(RIGHT_OF_WAY.behind())  # now: the next call may begin before the thread does
+                    threading.Thread(target=self._ask_later, args=(request, behind), name="hotfuse-ask", daemon=True).start()
             except BaseException as error:  # Ctrl-C among them: whoever waits for this capture must not wait for ever
+                behind.close()
                 if not done.is_set():
                     self._give_up(request, f"{type(error).__name__}: {error}")
                 raise
@@ -137,10 +140,11 @@ class Captures:
         """Of the work on a capture: behind calls that are answered meanwhile, or while a caller waits."""
         return hurry if self.config.wait or self.config.capture == "blocking" else Unhurried()
 
-    def _ask_later(self, request: _Request) -> None:
-        time.sleep(LATER_S)
+    def _ask_later(self, request: _Request, behind: contextlib.ExitStack) -> None:
         try:
-            self._ask(request, urgent=False)
+            with behind:
+                time.sleep(LATER_S)
+                self._ask(request, urgent=False)
         except BaseException as error:  # whoever settles must not wait for ever
             self._give_up(request, f"no capture can be asked for: {type(error).__name__}: {error}")
 
@@ -150,7 +154,7 @@ class Captures:
         self._finish(request, Postponed(why))
 
     def _ask(self, request: _Request, urgent: bool) -> None:
-        with IMPORTS:
+        with imports(self._pace()):
             from hotfuse.runtime.torch_capture import capture_here, make_job, submit
 
         if self._recalled(request):
@@ -163,14 +167,14 @@ class Captures:
 
     def _recalled(self, request: _Request) -> bool:
         """Whether the cache has the program of a request, which then serves."""
-        with IMPORTS:
+        with imports(self._pace()):
             from hotfuse.runtime.cache import open_cache
 
         cache = open_cache(self.config)
         if cache is None:
             return False
         try:
-            with IMPORTS:
+            with imports(self._pace()):
                 from hotfuse.frontends.torch_skeleton import make_skeleton
                 from hotfuse.runtime.capture_cache import recall
 
@@ -206,7 +210,7 @@ class Captures:
 
     def _skeleton(self, request: _Request) -> bytes:
         """The request as bytes. Runs in the capture thread, while the module may be serving."""
-        with IMPORTS:
+        with imports(self._pace()):
             from hotfuse.frontends.torch_skeleton import check_tensors, make_skeleton
             from hotfuse.frontends.torch_watch import ModuleWatch
             from hotfuse.runtime.torch_capture import Postponed
@@ -240,7 +244,7 @@ class Captures:
                 raise Postponed(f"{found}; it may be settled after the next answer")
             if isinstance(found, CaptureError):
                 raise found
-            with IMPORTS:
+            with imports(self._pace()):
                 from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
 
             assert request.watch is not None
@@ -250,7 +254,8 @@ class Captures:
                 if self.family.open:
                     self.classes.add(served)
             if self.config.adapts and self.family.adapt is not None:
-                self.family.adapt(self.family, self.name, self.classes, served)
+                with imports(self._pace()):
+                    self.family.adapt(self.family, self.name, self.classes, served)
             events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
             self._keep(request, served, found)
         except Postponed as error:
@@ -260,6 +265,8 @@ class Captures:
             reason = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
             with self.classes.lock:
                 self.classes.fail(request.frame, reason)
+            from hotfuse.runtime.workers import is_death
+
             if is_death(error.__cause__):
                 events.emit("worker.died", self.name, reason)
             if not self._is_root:
@@ -336,7 +343,7 @@ def _likeness(module: torch.nn.Module) -> Hashable:
 
 def _import_what_serves(config: Config) -> None:
     """Import, while the capture process is at work and a caller waits for it, what its program will need here."""
-    with IMPORTS, contextlib.suppress(Exception):  # an error comes again where the program is made ready
+    with imports(hurry), contextlib.suppress(Exception):  # an error comes again where the program is made ready
         import hotfuse.runtime.torch_class
 
         if config.native:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
@@ -75,11 +74,15 @@ class Duel:
                 self._over.pop()
             except IndexError:  # another thread was here first
                 return
+            from statistics import median
+
             with_s, without_s = (times[1:] for times in self._times)  # the first call of a side finds nothing in the caches
             self._report(Times(median(with_s), median(without_s), spread(with_s) + spread(without_s)))
 
 
 def spread(times: Sequence[float]) -> float:
     """How far the median of so many times may lie from the true one."""
+    from statistics import median  # brings decimals and fractions, which nobody needs who only serves
+
     middle = median(times)
     return float(1.5 * median(abs(t - middle) for t in times) / max(1, len(times) - 1) ** 0.5)

@@ -11,6 +11,7 @@ from hotfuse.cli.bench.subject import Subject
 
 def run_torch(subject: Subject, settings: Settings) -> Opener:
     import hotfuse
+    import hotfuse.entry_torch  # as `import hotfuse` does where torch is there already, as it is for whoever has a module
 
     made: list[Any] = []
 
@@ -22,7 +23,7 @@ def run_torch(subject: Subject, settings: Settings) -> Opener:
 
     def open_it() -> Runner:
         runner = opened()
-        from hotfuse.runtime.torch_module import controls  # not before: importing it is part of the first call
+        from hotfuse.runtime.torch_module import controls
 
         return replace(runner, events=controls(made[-1]).events)
 

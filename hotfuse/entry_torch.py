@@ -1,0 +1,26 @@
+"""What `hotfuse.compile` does. It imports little: whoever compiles a module calls it next, and waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotfuse.config import Config
+from hotfuse.runtime.torch_module import compile_model
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_class import ServedClass
+    from hotfuse.runtime.torch_classes import ClassTable
+    from hotfuse.runtime.torch_family import Family
+
+
+def compile_torch(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
+    return compile_model(model, config, options, _adapt)
+
+
+def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
+    """Have the calls of a captured class answered by kernels, once there are some."""
+    from hotfuse.adaptive.class_subject import ClassSubject
+    from hotfuse.adaptive.subject import rules_of
+
+    family.adapted.append(ClassSubject(name, family, table, served, rules_of(family.config, served.runner.captured.graph)))
