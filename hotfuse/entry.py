@@ -15,6 +15,7 @@ from hotfuse.ir.op import OPS, Pattern
 from hotfuse.passes import optimize
 from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.feeds import Signature
+from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.stressed import session_class
@@ -47,6 +48,8 @@ def _open(imported: ImportedModel, config: Config) -> Session:
         defaults = [Signature(name, imported.graph.type(name)) for name in imported.defaults]
         overrides = Overrides(defaults, lambda names: _open(reimport(names), config))
     session = session_class(config)(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
+    if not config.native:
+        NUMPY.make_ready(graph)
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
     if config.adapts and all(OPS[node.op].deterministic for inner in graph.walk() for node in inner.nodes):

@@ -41,10 +41,11 @@ class Unhurried:
 
     def __call__(self) -> None:
         if time.perf_counter() >= self._due:
-            self._rest()
+            self.rest()
             self._due = time.perf_counter() + WORK_S
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Let calls that are under way end, if they do not follow each other at once."""
         if not RIGHT_OF_WAY.active or RIGHT_OF_WAY.crowded:
             time.sleep(REST_S)
             return

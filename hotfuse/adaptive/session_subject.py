@@ -20,10 +20,10 @@ from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
-from hotfuse.pace import Pace
+from hotfuse.pace import Pace, Unhurried
 from hotfuse.runtime.difference import difference
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.serving import Serving, Turn
+from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
 
@@ -61,13 +61,11 @@ class SessionSubject:
 
     # what the session tells, in callers' threads
 
-    def turn(self, given: Sequence[Any]) -> Turn | None:
+    def turn(self, given: Sequence[Any]) -> Serving | None:
         special = self._special
         if special is None or not special.takes(_form(given)):
             return None
-        if isinstance(special, Duel):
-            return Turn(special.turn())
-        return Turn(self._session.base, special.candidate)
+        return special.turn() if isinstance(special, Duel) else self._session.base
 
     def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
         form, special, session = _form(given), self._special, self._session
@@ -79,25 +77,21 @@ class SessionSubject:
         if audit is not None and serving.tier and (copied := _copies(given, results)) is not None:
             self._audit = None
             self.controller.later(lambda: self._send_audit(*copied, *audit))
-        if isinstance(special, Duel) and special.takes(form):
+        if isinstance(special, Shadow) and special.takes(form) and serving is session.base:
+            self._give(special, given, results)
+        elif isinstance(special, Duel) and special.takes(form):
             special.note(serving, seconds)
             session.look_at_next()
         elif self._curious > 0:
             self._curious -= 1
             session.look_at_next()
 
-    def compared(self, turn: Turn, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception) -> None:
-        special = self._special
-        if isinstance(results, BadIndex | DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
-            return
-        if not isinstance(special, Shadow) or special.candidate is not turn.beside:
-            return
-        self._special = None
-        if isinstance(results, Exception):
-            special.report(False, f"{type(results).__name__}: {results}")
-        else:
-            reason = difference([signature.name for signature in self._session.outputs], results, own)
-            special.report(not reason, reason)
+    def _give(self, shadow: Shadow, given: Sequence[Any], results: Sequence[Any]) -> None:
+        """Have a call that the original answered answered by the candidate, too, when the caller has gone on."""
+        copied = _copies(given, results)
+        if copied is not None:
+            self._special = None
+            self.controller.later(lambda: self._judge(shadow, *copied))
 
     def unit_seconds(self) -> Mapping[str, float]:
         return self.controller.watch.unit_seconds()
@@ -164,6 +158,19 @@ class SessionSubject:
     def shadow(self, candidate: Serving, form: Hashable | None, report: Report) -> None:
         self._special = Shadow(candidate, form, report)
         self.look_at_next()
+
+    def _judge(self, shadow: Shadow, given: Sequence[Any], own: Sequence[Any]) -> None:
+        """Hold a candidate's answer against the original's. Runs in the background, on copies."""
+        Unhurried().rest()
+        try:
+            results = shadow.candidate.executor.run(given)
+        except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
+            self.shadow(shadow.candidate, shadow.form, shadow.report)
+        except Exception as error:
+            shadow.report(False, f"{type(error).__name__}: {error}")
+        else:
+            reason = difference([signature.name for signature in self._session.outputs], results, own)
+            shadow.report(not reason, reason)
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
         session = self._session

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.graph import Constant, Node, Value
+from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, Pattern
+from hotfuse.ir.ops.elementwise import SPECIAL
 from hotfuse.ir.ops.sequence import joined
 from hotfuse.ir.types import ANY, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
@@ -27,6 +28,13 @@ class NumpyEngine:
 
     def constant(self, constant: Constant, anywhere: bool = False) -> Any:
         return constant.glance() if anywhere else constant.numpy()
+
+    def make_ready(self, graph: Graph) -> None:
+        """What the first call would otherwise wait for: weights where products can read them, and modules."""
+        for constant in graph.constants.values():
+            constant.numpy()
+        if any(node.op in SPECIAL for inner in graph.walk() for node in inner.nodes):
+            import scipy.special  # noqa: F401
 
     def type_of(self, value: Any) -> Type:
         if isinstance(value, np.ndarray | np.generic):

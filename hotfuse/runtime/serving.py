@@ -30,25 +30,14 @@ class Serving:
         self.executor.clear()
 
 
-@dataclass(frozen=True)
-class Turn:
-    """How one call is answered: by whom, and by whom beside for comparison."""
-
-    by: Serving
-    beside: Serving | None = None
-
-
 class Observer(Protocol):
     """Whoever decides what a session's calls are answered by. Its methods run in callers' threads: they return at once."""
 
-    def turn(self, given: Sequence[Any]) -> Turn | None:
-        """How a call that goes the long way is to be answered; None: by what serves."""
+    def turn(self, given: Sequence[Any]) -> Serving | None:
+        """Who answers a call that goes the long way; None: what serves."""
 
     def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
         """A call was answered the long way."""
-
-    def compared(self, turn: Turn, given: Sequence[Any], own: Sequence[Any], results: Sequence[Any] | Exception) -> None:
-        """What two made of one call."""
 
     def unit_seconds(self) -> Mapping[str, float]:
         """What units of what serves take, by name, as far as they were traced."""

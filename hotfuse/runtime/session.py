@@ -23,7 +23,7 @@ from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.report import GraphReport, explain_text, make_report
-from hotfuse.runtime.serving import Observer, Serving, Turn
+from hotfuse.runtime.serving import Observer, Serving
 from hotfuse.runtime.story import Story
 
 
@@ -105,10 +105,8 @@ class Session:
         if observer is None:
             return self._answer_by(best, given)[1]
         turn = observer.turn(given)
-        if turn is not None and turn.beside is not None:
-            return self._compare(turn, turn.beside, given, observer)
         started = time.perf_counter()
-        by, results = self._answer_by(best if turn is None else turn.by, given)
+        by, results = self._answer_by(turn or best, given)
         seconds = time.perf_counter() - started
         self._tell(lambda: observer.called(by, seconds, given, results))
         return results
@@ -133,18 +131,6 @@ class Session:
             except (BadIndex, DimError) as error:
                 self.events.emit("native.missed", self.graph.name, str(error))
         return self._base, self._executor.run(given)
-
-    def _compare(self, turn: Turn, beside: Serving, given: Sequence[Any], observer: Observer) -> list[Any]:
-        """One's answer; the other's goes to the observer. The other comes first: what it does to memory that is not its own,
-        the answer would show."""
-        results: list[Any] | Exception
-        try:
-            results = beside.executor.run(given)
-        except Exception as error:
-            results = error
-        _, own = self._answer_by(turn.by, given)
-        self._tell(lambda: observer.compared(turn, given, own, results))
-        return own
 
     @property
     def base(self) -> Serving:

@@ -9,6 +9,7 @@ calls that were answered before, by form, bounded.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hotfuse.config import Config
+from hotfuse.errors import BadIndex, DimError
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
@@ -126,7 +128,8 @@ class Runner:
         self._short[form] = shorten(self.program, bound, leaves, len(weights), self.config.audit_every)
 
     def make_ready(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], pace: Pace) -> None:
-        """Prepare weights and bind to the shapes of a call, while nobody waits for it."""
+        """Prepare weights, bind to the shapes of a call, and answer it once, while nobody waits for it: the first run of code
+        finds nothing in the caches, and no memory of its own. A program that changes something in place is not run."""
         given = list(tensors)
         if self.prepared is not None:
             self._pace = pace
@@ -136,6 +139,11 @@ class Runner:
                 self._pace = hurry
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
+        if self.native and not self.program.mutations:
+            pace()
+            known = dict(zip((*self.names, *self.hoisted.prepared), given, strict=True))
+            with torch.no_grad(), contextlib.suppress(BadIndex, DimError):  # a call would have the original's answer
+                run_program(self.program, self.executor, leaves, known)
 
     def bind_as(self, other: Runner, pace: Pace) -> None:
         """Bind to the shapes that another runner of the same program is bound to, if it takes the same weights."""

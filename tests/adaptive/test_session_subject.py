@@ -26,7 +26,8 @@ from hotfuse.adaptive.message import Spotted
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
 from hotfuse.runtime.build_request import BuildReply
-from hotfuse.runtime.serving import Turn
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.session import Session
 
 Array = np.ndarray[Any, Any]
@@ -235,26 +236,35 @@ def test_a_defect_of_the_observer_fails_no_call(session: Session, monkeypatch: p
     assert "planted" in event.reason
 
 
-def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session) -> None:
+def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[tuple[bool, str]] = []
     subject: Any = session.observer
-    candidate = session.serving(session._executor, 1, "candidate")
+    candidate = session.serving(Executor(session.plan, NUMPY, session.config), 1, "candidate")
 
-    def shadow() -> Turn:
-        subject.shadow(candidate, None, lambda ok, reason: reports.append((ok, reason)))
-        return Turn(session.base, candidate)
-
-    shadow()
-    own = session.run(None, {"x": feed()})
-    assert reports == [(True, "")]
-    for results, told in ((DimError("other sizes"), []), (ValueError("broken"), [(False, "ValueError: broken")])):
+    def told(answer: Any) -> list[tuple[bool, str]]:
         reports.clear()
-        subject.compared(shadow(), [feed()], own, results)
-        assert reports == told
-    reports.clear()
-    subject.compared(shadow(), [feed()], own, [own[0] + 1])
-    assert not reports[0][0]
-    assert "elements differ" in reports[0][1]
+        monkeypatch.setattr(candidate.executor, "run", answer)
+        subject.shadow(candidate, None, lambda ok, reason: reports.append((ok, reason)))
+        session.run(None, {"x": feed()})
+        done = threading.Event()
+        BACKGROUND.post(done.set)
+        assert done.wait(60)
+        return reports
+
+    def fail(error: Exception) -> Any:
+        def run(_: Any) -> Any:
+            raise error
+
+        return run
+
+    original = session.base.executor.run
+    assert told(original) == [(True, "")]
+    assert told(fail(DimError("other sizes"))) == []
+    assert subject._special.candidate is candidate  # the next call may do
+    assert told(fail(ValueError("broken"))) == [(False, "ValueError: broken")]
+    ((ok, reason),) = told(lambda given: [original(given)[0] + 1])
+    assert not ok
+    assert "elements differ" in reason
 
 
 def rules(session: Session, **changes: Any) -> None:

@@ -46,7 +46,7 @@ def _judge(timeline: Timeline, engine: str) -> list[Criterion]:
     first_call = _ratio(_over_loads(timeline, engine, _first_call), _over_loads(timeline, EAGER, _first_call))
     cpu, other_cpu = (_over_loads(timeline, e, _background) for e in (engine, INDUCTOR))
     found = [
-        _at_most(f"{name}: first call / eager's", first_call, FIRST_CALL),
+        _at_most(f"{name}: first call / eager's", first_call, FIRST_CALL, detail=_construction(timeline, engine)),
         _at_most(
             f"{name}: CPU time behind / Inductor's", _ratio(cpu, other_cpu), CPU_SHARE,
             detail="" if cpu is None or other_cpu is None else f"{cpu:.2f} s, {other_cpu:.2f} s",
@@ -74,6 +74,13 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 def _first_call(run: Run) -> float:
     return run.first_call_s
+
+
+def _construction(timeline: Timeline, engine: str) -> str:
+    """How much of a first call is what comes before it: loading a file, or imports."""
+    before = _over_loads(timeline, engine, lambda run: run.construct_s)
+    alone = _ratio(*(_over_loads(timeline, e, lambda run: float(run.seconds[0])) for e in (engine, EAGER)))
+    return "" if before is None or alone is None else f"{1e3 * before:.0f} ms before the call, which is {alone:.2f}x by itself"
 
 
 def _background(run: Run) -> float:

@@ -58,6 +58,9 @@ def widened(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+SPECIAL = frozenset(("erf", "lgamma", "digamma", "gelu", "ndtr"))  # computed by scipy, which takes long to import
+
+
 def _special(name: str) -> Callable[..., Any]:
     def run(x: Array, out: Array | None = None) -> Any:
         import scipy.special
