@@ -51,6 +51,6 @@ def serve_metrics(port: int = 0, host: str = "127.0.0.1") -> Any:
     return serve(port, host)
 
 
-if "torch" in sys.modules:  # now, and not while somebody waits for the first answer of a module
+if sys.modules.get("torch"):  # now, and not while somebody waits for the first answer of a module
     import hotfuse.entry_torch
     import hotfuse.runtime.metrics  # noqa: F401

@@ -6,6 +6,7 @@ State: the pool of this process, made when the first job needs it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +17,11 @@ from hotfuse.ir.graph import Graph
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.runtime.build import Build
-from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
+from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, WakeUp, Weight
 from hotfuse.runtime.child import Serve
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.workers import Job, Pool
-from hotfuse.stress import parse
+from hotfuse.stress import CALM, parse
 
 MODULE = "hotfuse.runtime.build_worker"
 
@@ -48,6 +49,14 @@ def worker_job(
         read=lambda body: _expected(reply, unwrap(body, pace())),
         stress=parse(config.stress),
     )
+
+
+def wake_worker(config: Config) -> None:
+    """Have a worker ready for what is built soon. Whether that succeeds is seen then."""
+    pool = build_pool(config)
+    if not pool.pids and not pool.unfinished:
+        job = worker_job("wake up", WakeUp, WakeUp, lambda _: None, config)
+        pool.submit(replace(job, stress=CALM))
 
 
 def build_job(

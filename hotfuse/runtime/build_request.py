@@ -65,3 +65,8 @@ class ProveRequest:
 class ProveReply:
     verdicts: tuple[UnitVerdict, ...]
     cpu_s: float
+
+
+@dataclass(frozen=True)
+class WakeUp:
+    """Nothing to do but to be there, with all modules: something is to be built soon. It is its own reply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +35,8 @@ class NumpyEngine:
         for constant in graph.constants.values():
             constant.numpy()
         if any(node.op in SPECIAL for inner in graph.walk() for node in inner.nodes):
-            import scipy.special  # noqa: F401
+            with contextlib.suppress(ImportError):  # who calls hears of it
+                import scipy.special  # noqa: F401
 
     def type_of(self, value: Any) -> Type:
         if isinstance(value, np.ndarray | np.generic):

@@ -162,8 +162,13 @@ class Captures:
         job = make_job(lambda: self._made(request), lambda found: self._finish(request, found), self.config)
         if self.config.capture == "blocking":
             capture_here(job)
-        else:
-            submit(job, urgent)
+            return
+        submit(job, urgent)
+        if self.config.adapts:
+            with imports(self._pace()):
+                from hotfuse.runtime.build_jobs import wake_worker
+
+            wake_worker(self.config)
 
     def _recalled(self, request: _Request) -> bool:
         """Whether the cache has the program of a request, which then serves."""

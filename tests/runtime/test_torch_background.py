@@ -446,4 +446,4 @@ def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkey
     assert fast.settle(120)
     assert len(controls(fast).controller.classes) == 1
     assert bool(made) == rests
-    assert all(pace.pieces for pace in made)
+    assert any(pace.pieces for pace in made) == rests
