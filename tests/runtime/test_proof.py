@@ -17,7 +17,7 @@ from hotfuse.errors import InputError, VerifyError
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.types import BF16, F16, F32, F64, I64, TensorType, tensor
-from hotfuse.runtime import proof
+from hotfuse.runtime import proof, unit_proof
 from hotfuse.runtime.exact import exact_values, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
 from hotfuse.runtime.proof import prove
@@ -115,6 +115,20 @@ def test_weights_are_asked_for_when_needed_and_dropped_after_their_last_use() ->
     found = prove(model.build, model.kernels, model.feeds(0), weight, CONFIG)
     assert all(v.ok for v in found)
     assert most <= 1
+
+
+def test_of_equal_units_all_run_on_the_real_inputs_and_one_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layers(5)
+    assert len({tuple(recipe.program for recipe in unit.recipes) for unit in model.build.units}) == 1
+    tried: list[Any] = []
+    original = unit_proof.other_inputs
+    monkeypatch.setattr(unit_proof, "other_inputs", lambda reads, ops: tried.append(ops) or original(reads, ops))
+    found = verdicts(model, model.feeds(0))
+    assert [v.ok for v in found] == [True] * 5
+    assert all("by" in v.what for v in found)
+    assert len(tried) == 1
+    monkeypatch.setattr(unit_proof, "same_bytes", lambda a, b: False)  # whatever is looked at on the real inputs
+    assert [v.ok for v in verdicts(model, model.feeds(0))] == [False] * 5
 
 
 class _Tracked(np.ndarray):  # type: ignore[type-arg]

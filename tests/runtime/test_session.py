@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -370,3 +372,18 @@ def test_eight_threads_with_several_shapes() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not wrong
+
+
+def test_loading_leaves_nothing_for_the_first_call_to_read(tmp_path: Path) -> None:
+    """Weights lie where products can read them, and the module that computes an error function is there."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Erf", ["m"], ["y"])]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(nodes, [info("x", F32, ["n", 3])], [info("y", F32, ["n", 4])], w=WEIGHT))
+    code = f"""
+import sys, hotfuse
+session = hotfuse.load({str(path)!r}, tier=0)
+(constant,) = session.graph.constants.values()
+print("scipy.special" in sys.modules, constant.numpy() is constant.numpy(), constant.numpy().flags.aligned)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["True"] * 3, done.stderr

@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 
 import hotfuse
+from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError
 from hotfuse.frontends import torch_skeleton, torch_watch
 from hotfuse.frontends.torch_skeleton import make_skeleton
 from hotfuse.frontends.torch_watch import ModuleWatch, same_state
 from hotfuse.pace import REST_S, WORK_S, Unhurried, hurry
-from hotfuse.runtime import torch_captures
+from hotfuse.runtime import build_jobs, torch_captures
 from hotfuse.runtime.patience import LEAST_CALLS, MOST_CALLS, Patience
 from hotfuse.runtime.torch_classes import LOOK_EVERY
 from hotfuse.runtime.torch_module import controls
@@ -447,3 +448,26 @@ def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkey
     assert len(controls(fast).controller.classes) == 1
     assert bool(made) == rests
     assert any(pace.pieces for pace in made) == rests
+
+
+def test_a_build_worker_wakes_while_a_module_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[Any] = []
+    monkeypatch.setattr(build_jobs, "wake_worker", lambda config: woken.append(config.adapts))
+    fast = hotfuse.compile(torch.nn.Linear(4, 4), cache="")
+    fast(X)
+    assert fast.settle(120)
+    assert woken == [True]
+
+
+def test_a_worker_that_is_to_wake_is_there_soon() -> None:
+    config = Config(cache="")
+    build_jobs.wake_worker(config)
+    pool = build_jobs.build_pool(config)
+    deadline = time.monotonic() + 60
+    while pool.unfinished and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool.pids
+    before = pool.pids
+    build_jobs.wake_worker(config)
+    assert pool.unfinished == ()
+    assert pool.pids == before
