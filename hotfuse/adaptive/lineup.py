@@ -10,14 +10,14 @@ State of a `Lineup`: what was made of targets, which of them serve, and the last
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Split, Target
 from hotfuse.fusion.grouping import AS_RULED, Grouping
-from hotfuse.pace import Unhurried
+from hotfuse.pace import Pace, Unhurried
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -94,6 +94,7 @@ class Lineup:
         self.made: dict[Target, Made] = {}
         self.serving: tuple[Target, ...] = ()
         self._candidates: dict[frozenset[Target], Any] = {}
+        self.pace: Callable[[], Pace] = Unhurried  # at which candidates are made
 
     @property
     def generic(self) -> Made | None:
@@ -110,7 +111,7 @@ class Lineup:
         found = self._candidates.pop(key, None)
         if found is None:
             made = [self.made[target] for target in targets]
-            found = self._subject.make(composed(made), kernels_of(made), Unhurried())
+            found = self._subject.make(composed(made), kernels_of(made), self.pace())
         self._candidates[key] = found
         for old in list(self._candidates)[:-CANDIDATES]:
             del self._candidates[old]

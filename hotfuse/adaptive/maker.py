@@ -16,7 +16,7 @@ from hotfuse.adaptive.lineup import grouping_of
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Target
 from hotfuse.errors import WorkerError
-from hotfuse.pace import Unhurried, imports
+from hotfuse.pace import Pace, Unhurried, imports
 from hotfuse.runtime.cache import open_cache
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Maker:
         self._pool: Pool | None = None
         self._digests: Mapping[str, str] = {}
         self._found: dict[Target, BuildReply] = {}
+        self.pace: Callable[[], Pace] = Unhurried  # of what is done here
 
     def forget(self) -> None:
         """The weights are others now."""
@@ -53,20 +54,20 @@ class Maker:
 
     def finds(self, target: Target) -> bool:
         """Whether an earlier process made the units of a target, for all sizes."""
-        with imports(Unhurried()):
+        with imports(self.pace()):
             from hotfuse.runtime.build_cache import cached_build
-        found = cached_build(replace(self._subject.request(), grouping=grouping_of(target)), Unhurried())
+        found = cached_build(replace(self._subject.request(), grouping=grouping_of(target)), self.pace())
         if found is not None:
             self._found[target] = found
         return found is not None
 
     def build(self, target: Target, sizes: Sizes, done: Callable[[BuildReply | BaseException], None]) -> None:
         """Have the units of a target made."""
-        with imports(Unhurried()):  # not before something is built: who imports hotfuse need not wait for it
+        with imports(self.pace()):  # not before something is built: who imports hotfuse need not wait for it
             from hotfuse.runtime.build_cache import cached_build
         subject = self._subject
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
-        found = self._found.pop(target, None) or cached_build(request, Unhurried())
+        found = self._found.pop(target, None) or cached_build(request, self.pace())
         if found is not None:
             done(found)
             return
@@ -76,7 +77,7 @@ class Maker:
 
             return build_here(request)
 
-        with imports(Unhurried()):
+        with imports(self.pace()):
             from hotfuse.runtime.build_jobs import build_job
         label = f"{subject.name}: {target}"
         self.submit(build_job(label, lambda: request, _or_here(done, here), subject.config))
@@ -89,9 +90,9 @@ class Maker:
         from hotfuse.runtime.build_cache import cached_proof, with_digests
 
         subject = self._subject
-        asked = with_digests(replace(request, digests=self._digests), subject.weight, Unhurried())
+        asked = with_digests(replace(request, digests=self._digests), subject.weight, self.pace())
         self._digests = asked.digests
-        found = cached_proof(asked, Unhurried())
+        found = cached_proof(asked, self.pace())
         if found is not None:
             done(found)
             return True
@@ -103,7 +104,7 @@ class Maker:
 
             return prove_here(asked, subject.weight)
 
-        with imports(Unhurried()):
+        with imports(self.pace()):
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
         self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))

@@ -36,6 +36,7 @@ from hotfuse.adaptive.state import State
 from hotfuse.adaptive.subject import Array, Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target
 from hotfuse.errors import WorkerError
+from hotfuse.pace import Brisk, Pace, Unhurried
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Sizes
@@ -95,12 +96,19 @@ class Making:
 
     def ask_cache(self) -> None:
         """Tell what earlier processes learned of this model, and whether they made kernels for it."""
-        if self._maker.may_find:
-            memory = self._remembering.recall()
-            if memory is not None:
-                self._tell(Recalled(time.monotonic(), memory))
-            if self._maker.finds(Generic()):
-                self._tell(Kept(time.monotonic(), Generic()))
+        if not self._maker.may_find:
+            return
+        memory = self._remembering.recall()
+        if memory is not None:
+            self._tell(Recalled(time.monotonic(), memory))
+        self._go_at(Brisk)
+        if self._maker.finds(Generic()):
+            self._tell(Kept(time.monotonic(), Generic()))
+        else:
+            self._go_at(Unhurried)
+
+    def _go_at(self, pace: Callable[[], Pace]) -> None:
+        self._maker.pace = self._lineup.pace = pace
 
     def go_on(self, state: State) -> None:
         """There may have been a call that somebody waits for."""
@@ -200,6 +208,7 @@ class Making:
             self._later(decision, lambda: self._proved(decision, asked, inputs is not None, result))
 
         if not self._maker.prove(target, asked, inputs is not None, done):
+            self._go_at(Unhurried)
             self._waiting = decision
 
     def _request(self, made: Made, inputs: Mapping[str, Array]) -> ProveRequest:
@@ -233,6 +242,7 @@ class Making:
             self._tell(Disproved(time.monotonic(), target, decision.attempt, units, f"{names[0]}: {wrong[0].reason}"))
             return
         self._lineup.candidate((*self._lineup.serving, target))
+        self._go_at(Unhurried)  # what was found in the cache is there
         self._tell(Proved(time.monotonic(), target, decision.attempt))
 
 
