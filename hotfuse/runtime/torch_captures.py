@@ -197,7 +197,12 @@ class Captures:
             self.family.events.emit("capture.missed", self.name, found.reason)
             return False
         self.family.events.emit("capture.cached", self.name, str(found.trace.shapes))
-        self._finish(request, found.trace)
+        try:
+            self._serve(request, found.trace)
+        except Exception as error:  # what was of use once is not now: the module is captured anew
+            self.family.events.emit("capture.missed", self.name, f"{type(error).__name__}: {error}")
+            return False
+        self._end(request)
         return True
 
     def _made(self, request: _Request) -> bytes:
@@ -249,20 +254,7 @@ class Captures:
                 raise Postponed(f"{found}; it may be settled after the next answer")
             if isinstance(found, CaptureError):
                 raise found
-            with imports(self._pace()):
-                from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
-
-            assert request.watch is not None
-            guard = CallGuard(request.frame, found.shapes, request.watch)
-            served = serve(self.module, guard, found.program, self.config, self._pace())
-            with self.classes.lock:
-                if self.family.open:
-                    self.classes.add(served)
-            if self.config.adapts and self.family.adapt is not None:
-                with imports(self._pace()):
-                    self.family.adapt(self.family, self.name, self.classes, served)
-            events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
-            self._keep(request, served, found)
+            self._serve(request, found)
         except Postponed as error:
             self.classes.last_miss = str(error)
             events.emit("capture.postponed", self.name, str(error))
@@ -278,10 +270,31 @@ class Captures:
                 self.family.hopeless[_likeness(self.module), request.frame] = f"as {self.name}: {reason}"
             events.emit("capture.failed", self.name, reason, details=getattr(error, "details", ""))
         finally:
-            with self.classes.lock:
-                done = self.pending.pop(request.frame, None)
-            if done is not None:
-                done.set()
+            self._end(request)
+
+    def _serve(self, request: _Request, found: Trace) -> None:
+        """Have calls answered by a program from now on."""
+        with imports(self._pace()):
+            from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
+
+        assert request.watch is not None
+        guard = CallGuard(request.frame, found.shapes, request.watch)
+        served = serve(self.module, guard, found.program, self.config, self._pace())
+        with self.classes.lock:
+            if self.family.open:
+                self.classes.add(served)
+        if self.config.adapts and self.family.adapt is not None:
+            with imports(self._pace()):
+                self.family.adapt(self.family, self.name, self.classes, served)
+        self.family.events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
+        self._keep(request, served, found)
+
+    def _end(self, request: _Request) -> None:
+        """Whoever waits for the capture need not any more."""
+        with self.classes.lock:
+            done = self.pending.pop(request.frame, None)
+        if done is not None:
+            done.set()
 
     def _keep(self, request: _Request, served: ServedClass, found: Trace) -> None:
         """Have a program written to the cache, or note that it came from there."""

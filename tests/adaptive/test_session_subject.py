@@ -23,6 +23,7 @@ from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
 from hotfuse.adaptive.message import Spotted
+from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
 from hotfuse.runtime.build_request import BuildReply
@@ -334,3 +335,15 @@ def test_an_edit_that_cannot_be_had_is_never_asked_for_again(session: Session) -
 def test_the_death_of_a_worker_is_told(tmp_path: Path) -> None:
     with hotfuse.load(model().SerializeToString(), cache=str(tmp_path), stress="fail-compile-every-1") as session:
         serve(session, lambda: session.events.of("worker.died"))
+
+
+@pytest.mark.parametrize("fuel", [0, 1])
+def test_fuel_ends_what_is_published(tmp_path: Path, fuel: int) -> None:
+    """Whoever looks for the first bad decision halves the number of those that are made."""
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), fuel=fuel) as session:
+        rules(session, tier=2, baked_gain=5.0, budget_s=0.01)
+        enough = time.monotonic() + 4
+        serve(session, lambda: time.monotonic() > enough and (not fuel or is_fused(session)))
+        assert [e.subject for e in session.events.of("tier.publish")] == ["generic kernels"][:fuel]
+        controller: Any = session.observer.controller  # type: ignore[union-attr]
+        assert "fuel" in objection(controller.state, Generic() if not fuel else Baked(f"({feed().shape},)"))

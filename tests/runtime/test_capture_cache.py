@@ -18,11 +18,11 @@ import torch
 
 import hotfuse
 from hotfuse.config import Config
-from hotfuse.errors import CaptureError
+from hotfuse.errors import CaptureError, ExecutionError
 from hotfuse.frontends.torch_program import Trace
 from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import make_skeleton
-from hotfuse.runtime import torch_capture
+from hotfuse.runtime import torch_capture, torch_class
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.capture_cache import KIND, Recalled, make_entry, recall
 from hotfuse.runtime.capture_worker import answer
@@ -405,6 +405,31 @@ def test_captures_are_kept_recalled_and_disowned(world: World, tmp_path: Path) -
             deadline = time.monotonic() + 10
             while ask(World(world.folder, cache), model, x).trace is not None and time.monotonic() < deadline:
                 time.sleep(0.005)
+
+
+def test_what_was_kept_and_cannot_serve_is_captured_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(5, 4)
+    model = world.model()
+    fast = compiled(model, tmp_path / "cache")
+    fast(x)
+    assert _wait_for(controls(fast).events, "capture.kept") == "capture.kept"
+    refusals = [ExecutionError("planted")]
+    original = torch_class.serve
+
+    def serve(*args: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return original(*args)
+
+    monkeypatch.setattr(torch_class, "serve", serve)
+    model = world.model()
+    again = compiled(model, tmp_path / "cache")
+    torch.testing.assert_close(again(x), model(x))
+    events = controls(again).events
+    assert [e.kind for e in events.of("capture")][:3] == ["capture.cached", "capture.missed", "capture.done"]
+    assert "planted" in events.of("capture.missed")[0].reason
 
 
 def test_a_cache_that_is_off_is_not_asked(world: World) -> None:
