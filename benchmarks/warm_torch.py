@@ -32,13 +32,13 @@ with torch.no_grad():
     fast = hotfuse.compile(made.module)
     inner = controls(fast)
     first = None
-    while time.time() - compiled < float(sys.argv[3]) and not inner.controller.answered:
+    while time.time() - compiled < float(sys.argv[3]) and not inner.root.answered:
         answer = fast(made.value)
         first = first or time.time()
         time.sleep(float(sys.argv[2]))
     answered = time.time()
     time.sleep(float(sys.argv[4]))  # what is written for the next process is written
-    assert inner.controller.answered, [f"{event.kind} {event.reason}" for event in inner.events]
+    assert inner.root.answered, [f"{event.kind} {event.reason}" for event in inner.events]
     torch.testing.assert_close(fast(made.value), made.module(made.value), rtol=1e-3, atol=1e-3)
 steps = [(event.kind, event.time_s - compiled) for event in inner.events if event.kind != "guard.miss"]
 took = {"model made": compiled - begun, "first call": first - compiled, "native": answered - compiled}

@@ -236,13 +236,13 @@ def _family(name: str, kind: Literal["counter", "gauge"], help: str, rows: Itera
 
 
 def _name_of(model: Any) -> str:
-    controller = getattr(model, "controller", None)
-    return str(controller.name if controller is not None else model.graph.name) or "model"
+    root = getattr(model, "root", None)
+    return str(root.name if root is not None else model.graph.name) or "model"
 
 
 def _calls_of(model: Any) -> int:
-    controller = getattr(model, "controller", None)
-    return int(controller.calls if controller is not None else model._calls)
+    root = getattr(model, "root", None)
+    return int(root.calls if root is not None else model._calls)
 
 
 def _tiers_of(model: Any) -> Mapping[int, int]:
@@ -251,8 +251,8 @@ def _tiers_of(model: Any) -> Mapping[int, int]:
         from hotfuse.runtime.story import calls_by_tier
 
         return calls_by_tier(model.events, _calls_of(model))
-    answered, native = model.controller.answered, any(c.tier for member in family.all() for c in member.classes)
-    return Counter({0: model.controller.calls - answered}) + Counter({int(native): answered})
+    answered, native = model.root.answered, any(c.tier for member in family.all() for c in member.classes)
+    return Counter({0: model.root.calls - answered}) + Counter({int(native): answered})
 
 
 def _executors_of(model: Any) -> list[Any]:

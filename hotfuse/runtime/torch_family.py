@@ -1,4 +1,4 @@
-"""Family: what the controllers of one model, that of the whole and those of its submodules, have in common."""
+"""Family: what the members of one model, that of the whole and those of its submodules, have in common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hotfuse.locks import make_lock
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
     from hotfuse.runtime.torch_classes import ClassTable
-    from hotfuse.runtime.torch_serving import Controller
+    from hotfuse.runtime.torch_serving import Member
 
     # what becomes of a class once it is captured
     Adapt = Callable[["Family", str, ClassTable, ServedClass], None]
@@ -30,7 +30,7 @@ class Adapting(Protocol):
 
 @dataclass
 class Family:
-    """What the controllers of one model share. `budget` is how many captures its submodules may still ask for, `hopeless` why
+    """What the members of one model share. `budget` is how many captures its submodules may still ask for, `hopeless` why
     the capture of one failed, by what all like it have in common."""
 
     config: Config
@@ -38,13 +38,13 @@ class Family:
     budget: int = SUBMODULE_CAPTURES
     hopeless: dict[Hashable, str] = field(default_factory=dict)
     counted: tuple[Hashable, float] | None = None  # the captured share of a call in parts, and what was captured before it
-    members: dict[int, Controller] = field(default_factory=dict)
+    members: dict[int, Member] = field(default_factory=dict)
     open: bool = True
     adapt: Adapt | None = None
     adapted: list[Adapting] = field(default_factory=list)  # held here, for the classes only refer to them
     lock: threading.Lock = field(default_factory=make_lock)
 
-    def all(self) -> tuple[Controller, ...]:
-        """The controllers so far, that of the whole model first."""
+    def all(self) -> tuple[Member, ...]:
+        """The members so far, that of the whole model first."""
         with self.lock:
             return tuple(self.members.values())

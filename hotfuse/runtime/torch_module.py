@@ -2,7 +2,7 @@
 
 The wrapper of a module is an object of a subclass of the module's own class that shares its state: `isinstance`, parameters,
 `state_dict`, `.to()`, attributes, methods such as `generate`, hooks and `repr` are the module's own. Only calling it goes
-through a `Controller`. Copies are wrapped anew; pickling and `torch.save` give the plain module.
+through a `Member`. Copies are wrapped anew; pickling and `torch.save` give the plain module.
 
 Added methods: `settle`, `report`, `explain`, `refresh`, `close` (each only where the module has no attribute of that name;
 `hotfuse.runtime.torch_module.controls(wrapper)` always has them).
@@ -24,7 +24,7 @@ from hotfuse.errors import ConfigError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_request import FunctionModule
 from hotfuse.runtime.torch_family import Family
-from hotfuse.runtime.torch_serving import Controller
+from hotfuse.runtime.torch_serving import Member
 from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Controls:
         self.config = config
         self.events = EventLog(config.max_events)
         self.family = Family(config, self.events, adapt=adapt)
-        self.controller = Controller(module, "", self.family)
+        self.root = Member(module, "", self.family)
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until no capture is pending for the calls seen so far; False if that takes longer than `timeout_s`."""
@@ -100,7 +100,7 @@ class _Compiled:
         if torch.compiler.is_compiling():  # a compiler around us sees the module, and nothing of ours
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         inner: Controls = self._hotfuse  # type: ignore[attr-defined]
-        return inner.controller.call(inner.module, args, kwargs)  # the module: its code may ask for `type(self)`
+        return inner.root.call(inner.module, args, kwargs)  # the module: its code may ask for `type(self)`
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         inner: Controls = self._hotfuse  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def compile_function(function: Callable[..., Any], config: Config, adapt: Adapt 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        return inner.controller.call(function, args, kwargs)
+        return inner.root.call(function, args, kwargs)
 
     for name in _ADDED:
         setattr(compiled, name, getattr(inner, name))

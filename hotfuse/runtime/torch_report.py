@@ -13,7 +13,7 @@ from hotfuse.runtime.story import Source, Story, find_story, make_source, tell
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import CapturedProgram
     from hotfuse.runtime.torch_family import Family
-    from hotfuse.runtime.torch_serving import Controller
+    from hotfuse.runtime.torch_serving import Member
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def make_torch_report(family: Family) -> TorchReport:
     return TorchReport(root.name, root.calls, answered, share, classes, failed, family.events.counted(), why, sources)
 
 
-def _source(member: Controller, served: Any, events: Sequence[Event]) -> Source:
+def _source(member: Member, served: Any, events: Sequence[Event]) -> Source:
     """Of one class. Where events say which class they are about, others' do not count."""
     mine = f"{member.name}: {served.guard.shapes}"
     about = [event for event in events if event.data.get("model") in (None, mine)]
@@ -99,7 +99,7 @@ def _share(programs: Sequence[CapturedProgram]) -> float:
     return known / operators if operators else float(bool(programs))
 
 
-def _describe(member: Controller, served: Any) -> ClassReport:
+def _describe(member: Member, served: Any) -> ClassReport:
     program = served.program
     return ClassReport(
         member.name,
@@ -113,7 +113,7 @@ def _describe(member: Controller, served: Any) -> ClassReport:
     )
 
 
-def _why(family: Family, root: Controller, captured: bool) -> str:
+def _why(family: Family, root: Member, captured: bool) -> str:
     if not family.open:
         return "it was closed"
     if family.config.tier == 0:

@@ -10,7 +10,7 @@ A module that is no longer what was captured is captured again, where nobody wai
 `strict` raises where a capture or a plan fails. Calls that are none of our business (gradients wanted, hooks, autocast, a call
 that is being traced) are answered by the module there, too. An error of the model's own comes as it is, never as ours.
 
-State of a `Controller`: counts of calls, and the controllers of submodules, which it makes.
+State of a `Member`: counts of calls, and the members for submodules, which it makes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def takes_over(config: Config, served: ServedClass) -> bool:
     return config.wait or served.tier > 0
 
 
-class Controller:
+class Member:
     """Decides who answers the calls of one module."""
 
     def __init__(self, module: torch.nn.Module, name: str, family: Family) -> None:
@@ -223,7 +223,7 @@ class Controller:
     # submodules, where the whole cannot be captured
 
     def _through_submodules(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The module itself answers, with `wait` its submodules through controllers of their own. (Below a submodule calls are
+        """The module itself answers, with `wait` its submodules through members of their own. (Below a submodule calls are
         routed already.)"""
         if not (self.config.wait and self._is_root and self.module._modules) or torch.is_grad_enabled():
             return eager(*args, **kwargs)
@@ -241,17 +241,17 @@ class Controller:
         return result
 
     def _submodule_call(self, module: torch.nn.Module, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        controller = self.family.members.get(id(module))
-        if controller is None:
+        member = self.family.members.get(id(module))
+        if member is None:
             name = next((n for n, m in self.module.named_modules() if m is module), None)
-            controller = None if name is None else self._member(module, f"{self.name}.{name}")
-        if controller is None or controller is self:
+            member = None if name is None else self._member(module, f"{self.name}.{name}")
+        if member is None or member is self:
             return eager(*args, **kwargs)
-        return controller.call(eager, args, kwargs)
+        return member.call(eager, args, kwargs)
 
-    def _member(self, module: torch.nn.Module, name: str) -> Controller:
+    def _member(self, module: torch.nn.Module, name: str) -> Member:
         with self.family.lock:
-            return self.family.members.get(id(module)) or Controller(module, name, self.family)
+            return self.family.members.get(id(module)) or Member(module, name, self.family)
 
     # what users ask for
 

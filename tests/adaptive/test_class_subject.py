@@ -51,11 +51,11 @@ def test_kernels_come_by_themselves(tmp_path: Path, trial: bool) -> None:
         kinds = [e.kind.removeprefix("tier.") for e in events.of("tier") if e.kind != "tier.units"]
         assert kinds[:7] == ["build", "built", "prove", "proved", "shadow", "shadowed", "publish"]
         assert "generated kernels answer" in fast.report().why
-        answered = controls(fast).controller.answered
+        answered = controls(fast).root.answered
         for rows in (2, 7, 192, 300):
             x = torch.randn(rows, 512)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
-        assert controls(fast).controller.answered == answered + 4
+        assert controls(fast).root.answered == answered + 4
     fast.close()
 
 
@@ -78,7 +78,7 @@ def test_a_model_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
         fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
         with torch.no_grad():
             serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
-        return weakref.ref(controls(fast).controller.classes[0])
+        return weakref.ref(controls(fast).root.classes[0])
 
     held = serve_for_a_while()
     deadline = time.monotonic() + 5
@@ -93,7 +93,7 @@ def test_a_defect_of_the_watcher_fails_no_call_and_closing_ends_it(tmp_path: Pat
     fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
     events = controls(fast).events
     with torch.no_grad():
-        serve(fast, model, lambda: controls(fast).controller.classes)
+        serve(fast, model, lambda: controls(fast).root.classes)
         (subject,) = controls(fast).family.adapted
         subject.called = lambda *_: 1 / 0  # type: ignore[attr-defined]
         serve(fast, model, lambda: events.of("observer.failed"))

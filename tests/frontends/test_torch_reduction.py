@@ -151,7 +151,7 @@ def test_a_blocking_capture_leaves_classes_alone_that_nobody_can_import() -> Non
     torch.testing.assert_close(fast(X), X * 4)
     torch.testing.assert_close(fast(X), X * 4)
     assert Local.forward is forward
-    assert controls(fast).controller.answered == 2
+    assert controls(fast).root.answered == 2
     scale[0] = 3.0
     assert torch.equal(model(X), X * 6)
     torch.testing.assert_close(fast(X), X * 6)
@@ -177,13 +177,13 @@ def test_what_the_making_of_a_module_refers_to_is_no_part_of_its_answers(capture
     model = wrapped(torch.nn.Linear(4, 4), X)
     fast = compiled(model, capture=capture, strict=True)
     torch.testing.assert_close(fast(X), model(X))
-    assert controls(fast).controller.answered == 1
+    assert controls(fast).root.answered == 1
 
 
 def test_a_forward_pass_that_makes_modules_stays_eager() -> None:
     model = wrapped(torch.nn.Linear(4, 4), X, anew=True)
     fast = compiled(model)
     torch.testing.assert_close(fast(X), model(X))
-    (why,) = controls(fast).controller.failed.values()
+    (why,) = controls(fast).root.failed.values()
     assert "forward makes a new Wrapper" in why
     assert type(model)().rank == 2  # the class itself is as it was

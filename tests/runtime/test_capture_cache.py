@@ -182,7 +182,7 @@ with torch.no_grad():
     for rows in (3, 1, 8):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(fast(x), model(x))
-assert controls(fast).controller.answered == 3
+assert controls(fast).root.answered == 3
 print(sorted(k for k in controls(fast).events.counted() if k.startswith("capture")), torch_capture._workers)
 """
     settings = {"HOTFUSE_CACHE": world.cache.folder.path, "PYTHONPATH": f"{world.folder}{os.pathsep}{os.getcwd()}"}
@@ -398,7 +398,7 @@ def test_captures_are_kept_recalled_and_disowned(world: World, tmp_path: Path) -
         torch.testing.assert_close(fast(x), model(x))
         assert _wait_for(controls(fast).events, "capture.kept", "capture.cached", "capture.unkept") == expected
         if expected == "capture.cached":
-            controller = controls(fast).controller
+            controller = controls(fast).root
             controller.captures.disown(controller.classes[0].runner.captured)
             cache = open_cache(Config(cache=str(tmp_path / "cache")))
             assert cache is not None
@@ -407,9 +407,7 @@ def test_captures_are_kept_recalled_and_disowned(world: World, tmp_path: Path) -
                 time.sleep(0.005)
 
 
-def test_what_was_kept_and_cannot_serve_is_captured_anew(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_kept_and_cannot_serve_is_captured_anew(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(5, 4)
     model = world.model()
     fast = compiled(model, tmp_path / "cache")
@@ -467,6 +465,6 @@ def test_what_is_captured_after_a_change_is_not_kept_as_what_was_before(
     fast = compiled(model, tmp_path / "cache")
     x = torch.randn(2, 4)
     torch.testing.assert_close(fast(x), model(x))
-    assert controls(fast).controller.answered == 1
+    assert controls(fast).root.answered == 1
     time.sleep(0.2)
     assert not {"capture.kept", "capture.unkept"} & set(controls(fast).events.counted())

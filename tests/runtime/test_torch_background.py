@@ -41,7 +41,7 @@ def compiled(model: torch.nn.Module, **options: Any) -> Any:
     """In the default mode, captured by the first call."""
     fast = hotfuse.compile(model, **{"capture": "blocking", **options})
     torch.testing.assert_close(fast(X), model(X))
-    assert len(controls(fast).controller.classes) == 1
+    assert len(controls(fast).root.classes) == 1
     return fast
 
 
@@ -81,7 +81,7 @@ class Gate:
 def serving(model: torch.nn.Module) -> tuple[Any, Gate]:
     """A model in the default mode whose captured plan answers, as one of a higher tier would."""
     fast = compiled(model, audit_every=4)
-    (served,) = controls(fast).controller.classes
+    (served,) = controls(fast).root.classes
     served.tier = 1
     gate = Gate(served.runner.prepared)
     prepare(fast, model)
@@ -90,14 +90,14 @@ def serving(model: torch.nn.Module) -> tuple[Any, Gate]:
 
 def right(fast: Any, model: torch.nn.Module, calls: int = 1) -> int:
     """Call it so often, with a look at each answer; how many the plan gave."""
-    before = controls(fast).controller.answered
+    before = controls(fast).root.answered
     for _ in range(calls):
         torch.testing.assert_close(fast(X), model(X))
-    return int(controls(fast).controller.answered - before)
+    return int(controls(fast).root.answered - before)
 
 
 def prepare(fast: Any, model: torch.nn.Module) -> None:
-    needed = controls(fast).controller.classes[0].runner.prepared._patience.needed
+    needed = controls(fast).root.classes[0].runner.prepared._patience.needed
     assert right(fast, model, needed) == 0
     assert fast.settle(30)
     assert right(fast, model) == 1
@@ -166,7 +166,7 @@ def test_a_change_during_a_preparation_makes_it_void() -> None:
     assert fast.settle(30)
     gate.also = lambda: None
     assert gate.count == 2
-    assert controls(fast).controller.classes[0].runner.prepared._made is None  # memory for nothing
+    assert controls(fast).root.classes[0].runner.prepared._made is None  # memory for nothing
     prepare(fast, model)
 
 
@@ -196,7 +196,7 @@ def test_a_preparation_that_fails_leaves_the_model_eager() -> None:
     right(fast, model, 4 * LEAST_CALLS)
     assert fast.settle(30)
     assert right(fast, model, 2) == 0
-    assert controls(fast).controller.classes == ()
+    assert controls(fast).root.classes == ()
     (event,) = controls(fast).events.of("serve.failed")
     assert "ZeroDivisionError" in event.reason
 
@@ -294,12 +294,12 @@ def test_a_module_that_moved_on_is_captured_again(move: str, tier: int) -> None:
     kind = type("Named", (Named,), {})
     model = kind()
     fast = compiled(model)
-    controls(fast).controller.classes[0].tier = tier
+    controls(fast).root.classes[0].tier = tier
     MOVES[move](model)
     right(fast, model, LOOK_EVERY + LEAST_CALLS)
     assert captures(fast) == 2
-    assert controls(fast).controller.classes[-1].departure() == ""
-    controls(fast).controller.classes[-1].tier = 1
+    assert controls(fast).root.classes[-1].departure() == ""
+    controls(fast).root.classes[-1].tier = 1
     assert right(fast, model, 3) == 3
     right(fast, model, 4 * LOOK_EVERY)
     assert captures(fast) == 2
@@ -309,7 +309,7 @@ def test_a_module_that_moved_on_is_captured_again(move: str, tier: int) -> None:
 def test_a_module_that_moves_in_every_call_is_not(tier: int) -> None:
     model = Named()
     fast = compiled(model)
-    controls(fast).controller.classes[0].tier = tier
+    controls(fast).root.classes[0].tier = tier
     for step in range(100):
         model.factor = float(step)
         right(fast, model)
@@ -332,7 +332,7 @@ def test_a_module_that_moves_on_again_and_again_is_captured_ever_more_rarely() -
         model.factor = float(step)
         right(fast, model, LOOK_EVERY + LEAST_CALLS)
     assert 3 <= captures(fast) <= 2 + 9  # 380 calls double 9 times
-    assert len(controls(fast).controller.classes) == 2
+    assert len(controls(fast).root.classes) == 2
 
 
 def test_calls_of_two_kinds_in_turn_are_both_looked_at() -> None:
@@ -445,7 +445,7 @@ def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkey
     fast = hotfuse.compile(torch.nn.Linear(4, 4), **options)
     fast(X)
     assert fast.settle(120)
-    assert len(controls(fast).controller.classes) == 1
+    assert len(controls(fast).root.classes) == 1
     assert bool(made) == rests
     assert any(pace.pieces for pace in made) == rests
 

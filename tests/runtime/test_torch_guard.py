@@ -121,7 +121,7 @@ def capture() -> ServedClass:
     fast = hotfuse.compile(Weathercock().eval(), wait=True)
     with torch.no_grad():
         fast(X)
-    (served,) = fast._hotfuse.controller.classes
+    (served,) = fast._hotfuse.root.classes
     return served
 
 
@@ -133,7 +133,7 @@ def captured() -> Any:
     fast = hotfuse.compile(model, wait=True, capture="blocking", max_captures=1)
     first = capture()
     guard = replace(first.guard, watch=ModuleWatch(model))
-    fast._hotfuse.controller.table.all = (serve(model, guard, first.runner.captured, fast._hotfuse.config),)
+    fast._hotfuse.root.table.all = (serve(model, guard, first.runner.captured, fast._hotfuse.config),)
     with torch.no_grad():
         check(model, fast, X)
     assert fast.report().answered == 1, fast.report()
@@ -361,7 +361,7 @@ def test_what_cannot_be_watched_is_not_captured(make: Any, why: str, monkeypatch
     fast = hotfuse.compile(make(), wait=True)
     fast(X)
     assert fast.report().answered == 0
-    assert why in str(fast._hotfuse.controller.failed)
+    assert why in str(fast._hotfuse.root.failed)
 
 
 def test_a_changed_module_is_captured_again() -> None:

@@ -486,4 +486,4 @@ def test_assertions_raise_eagers_error_and_cost_the_capture_nothing() -> None:
         fast(-torch.ones(3))
     fast(torch.ones(3))
     assert fast.report().answered == 2
-    assert not controls(fast).controller.failed
+    assert not controls(fast).root.failed

@@ -112,7 +112,7 @@ def test_a_module_that_keeps_new_tensors_stays_eager(last: Any) -> None:
         fast(X * number)
         kept.append(model.last)
     assert [int(t[0, 0]) for t in kept] == [0, 2, 4, 6]
-    assert controls(fast).controller.answered == 0
+    assert controls(fast).root.answered == 0
 
 
 def test_a_change_that_only_symbols_make_leaves_a_class_without_them() -> None:

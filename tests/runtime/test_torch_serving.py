@@ -167,9 +167,9 @@ def test_an_argument_that_is_a_changed_buffer(kind: type) -> None:
     torch.testing.assert_close(fast(torch.ones(3)), twin(torch.ones(3)))
     for _ in range(3):
         torch.testing.assert_close(fast(model.count[:]), twin(twin.count[:]))
-    assert controls(fast).controller.answered == 1
-    assert len(controls(fast).controller.classes) == 1
-    assert "shares memory" in controls(fast).controller.last_miss
+    assert controls(fast).root.answered == 1
+    assert len(controls(fast).root.classes) == 1
+    assert "shares memory" in controls(fast).root.last_miss
 
 
 def test_buffers_that_overlap() -> None:
@@ -202,8 +202,8 @@ def test_failed_captures_are_bounded(wait: bool) -> None:
     for step in range(20):
         assert torch.equal(fast(X, step), X * step)
     assert 2 <= fast.report().events["capture.failed"] <= 2 + 5
-    assert fast.report().events["capture.failed"] == len(controls(fast).controller.failed)
-    assert "max_captures" in controls(fast).controller.last_miss
+    assert fast.report().events["capture.failed"] == len(controls(fast).root.failed)
+    assert "max_captures" in controls(fast).root.last_miss
 
 
 def test_classes_that_the_model_moved_away_from_make_room() -> None:
@@ -231,7 +231,7 @@ def test_refresh_allows_new_captures() -> None:
 
 def test_a_capture_that_another_thread_finished_in_between_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = compiled(torch.nn.Linear(3, 3).eval())
-    controller = controls(fast).controller
+    controller = controls(fast).root
     original, entered = controller.captures.begin, []
 
     def slow(*args: Any) -> bool:
@@ -258,7 +258,7 @@ def test_a_capture_that_ends_after_close_is_dropped(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch_skeleton, "make_skeleton", closing)
     fast(X)
-    assert controls(fast).controller.classes == ()
+    assert controls(fast).root.classes == ()
     assert fast.report().answered == 0
 
 
@@ -311,7 +311,7 @@ def test_an_error_of_ours_in_a_blocking_capture_leaves_the_model_eager(monkeypat
 
 def test_settle_gives_all_captures_together_its_timeout() -> None:
     fast = compiled(torch.nn.Linear(3, 3))
-    controls(fast).controller.captures.pending.update({i: threading.Event() for i in range(4)})
+    controls(fast).root.captures.pending.update({i: threading.Event() for i in range(4)})
     started = time.monotonic()
     assert not fast.settle(0.2)
     assert time.monotonic() - started < 0.5
@@ -328,17 +328,17 @@ def test_a_child_forked_while_a_capture_is_pending_answers() -> None:
             fast(torch.ones(2, 3))
         waiting = threading.Thread(target=first)
         waiting.start()
-        while not controls(fast).controller.pending:
+        while not controls(fast).root.pending:
             time.sleep(0.001)
         pid = os.fork()
         if pid == 0:
             signal.alarm(100)
             settled = fast.settle()
             fast(torch.ones(2, 3))
-            os._exit(0 if settled and controls(fast).controller.answered == 1 else 1)
+            os._exit(0 if settled and controls(fast).root.answered == 1 else 1)
         _, status = os.waitpid(pid, 0)
         waiting.join()
-        print(os.waitstatus_to_exitcode(status), controls(fast).controller.answered)
+        print(os.waitstatus_to_exitcode(status), controls(fast).root.answered)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240)
     assert done.stdout == "0 1\n", done.stderr

@@ -67,7 +67,7 @@ def compiled(model: torch.nn.Module, *examples: torch.Tensor, **options: Any) ->
 
 
 def shorts(fast: Any) -> dict[Any, Any]:
-    (served,) = controls(fast).controller.classes
+    (served,) = controls(fast).root.classes
     return dict(served.runner._short)
 
 
@@ -150,7 +150,7 @@ def test_what_weights_and_sizes_settle_is_computed_once_and_watched(short_only: 
 def test_what_follows_from_sizes_alone_is_no_step_of_a_call() -> None:
     model = Waves().eval()
     fast = compiled(model, torch.randn(3, 8), torch.randn(2, 5))
-    (served,) = controls(fast).controller.classes
+    (served,) = controls(fast).root.classes
     assert [len(bound.steps) for bound in served.runner.executor._bound.values()] == [1, 1]
     assert "one by one" not in served.runner.executor.native
     for n in (8, 5):

@@ -48,7 +48,7 @@ def compiled(model: torch.nn.Module, x: torch.Tensor) -> Any:
     fast = hotfuse.compile(model, wait=True, capture="blocking", audit_every=AUDIT_EVERY)
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
-    (served,) = fast._hotfuse.controller.classes
+    (served,) = fast._hotfuse.root.classes
     assert served.prepared, "the test needs a value that was prepared ahead of calls"
     assert fast.report().answered == 1
     return fast
