@@ -36,13 +36,15 @@ def hurry() -> None:
 class Unhurried:
     """The pace of work that nobody waits for; for one thread."""
 
+    work_s = WORK_S
+
     def __init__(self) -> None:
-        self._due = time.perf_counter() + WORK_S
+        self._due = time.perf_counter() + self.work_s
 
     def __call__(self) -> None:
         if time.perf_counter() >= self._due:
             self.rest()
-            self._due = time.perf_counter() + WORK_S
+            self._due = time.perf_counter() + self.work_s
 
     def rest(self) -> None:
         """Let calls that are under way end, if they do not follow each other at once."""
@@ -57,7 +59,9 @@ class Unhurried:
 
 
 class Brisk(Unhurried):
-    """The pace of work that is short and worth a lot: it shares the interpreter evenly with the calls it makes faster."""
+    """The pace of work that is short and makes calls much faster: those that come meanwhile have less of the interpreter."""
+
+    work_s = 0.002
 
     def rest(self) -> None:
         time.sleep(WORK_S)

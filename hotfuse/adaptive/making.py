@@ -98,17 +98,17 @@ class Making:
         """Tell what earlier processes learned of this model, and whether they made kernels for it."""
         if not self._maker.may_find:
             return
+        self._go_at(Brisk)
         memory = self._remembering.recall()
         if memory is not None:
             self._tell(Recalled(time.monotonic(), memory))
-        self._go_at(Brisk)
         if self._maker.finds(Generic()):
             self._tell(Kept(time.monotonic(), Generic()))
         else:
             self._go_at(Unhurried)
 
     def _go_at(self, pace: Callable[[], Pace]) -> None:
-        self._maker.pace = self._lineup.pace = pace
+        self._maker.pace = self._lineup.pace = self._remembering.pace = pace
 
     def go_on(self, state: State) -> None:
         """There may have been a call that somebody waits for."""

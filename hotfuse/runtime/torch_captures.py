@@ -24,7 +24,7 @@ from hotfuse.config import Config
 from hotfuse.errors import CaptureError, HotfuseError
 from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
 from hotfuse.locks import make_lock
-from hotfuse.pace import Pace, Unhurried, hurry, imports
+from hotfuse.pace import Brisk, Pace, Unhurried, hurry, imports
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family
@@ -33,6 +33,7 @@ from hotfuse.runtime.torch_guard import Call, CallGuard, call_structure, describ
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import CapturedProgram, Trace
     from hotfuse.frontends.torch_watch import ModuleWatch
+    from hotfuse.runtime.cache import DiskCache
     from hotfuse.runtime.torch_class import ServedClass
 
 LATER_S = 0.01  # the first answer returns to its caller before the work behind it begins to compete for the interpreter
@@ -53,6 +54,7 @@ class Captures:
         self._watch: ModuleWatch | None = None
         self._is_root = is_root
         self._started = 0
+        self._brisk = False  # what is done now is short, and makes calls much faster
         self._next_at = 0  # calls
         _ALL.add(self)
 
@@ -138,7 +140,9 @@ class Captures:
 
     def _pace(self) -> Pace:
         """Of the work on a capture: behind calls that are answered meanwhile, or while a caller waits."""
-        return hurry if self.config.wait or self.config.capture == "blocking" else Unhurried()
+        if self.config.wait or self.config.capture == "blocking":
+            return hurry
+        return Brisk() if self._brisk else Unhurried()
 
     def _ask_later(self, request: _Request, behind: contextlib.ExitStack) -> None:
         try:
@@ -154,11 +158,11 @@ class Captures:
         self._finish(request, Postponed(why))
 
     def _ask(self, request: _Request, urgent: bool) -> None:
+        if self._recalled(request):
+            return
         with imports(self._pace()):
             from hotfuse.runtime.torch_capture import capture_here, make_job, submit
 
-        if self._recalled(request):
-            return
         job = make_job(lambda: self._made(request), lambda found: self._finish(request, found), self.config)
         if self.config.capture == "blocking":
             capture_here(job)
@@ -178,6 +182,13 @@ class Captures:
         cache = open_cache(self.config)
         if cache is None:
             return False
+        self._brisk = not cache.is_empty
+        try:
+            return self._recall(cache, request)
+        finally:
+            self._brisk = False
+
+    def _recall(self, cache: DiskCache, request: _Request) -> bool:
         try:
             with imports(self._pace()):
                 from hotfuse.frontends.torch_skeleton import make_skeleton

@@ -453,14 +453,14 @@ def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkey
 def test_a_build_worker_wakes_while_a_module_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[Any] = []
     monkeypatch.setattr(build_jobs, "wake_worker", lambda config: woken.append(config.adapts))
-    fast = hotfuse.compile(torch.nn.Linear(4, 4), cache="")
+    fast = hotfuse.compile(torch.nn.Linear(4, 4), cache="off")
     fast(X)
     assert fast.settle(120)
     assert woken == [True]
 
 
 def test_a_worker_that_is_to_wake_is_there_soon() -> None:
-    config = Config(cache="")
+    config = Config(cache="off")
     build_jobs.wake_worker(config)
     pool = build_jobs.build_pool(config)
     deadline = time.monotonic() + 60
