@@ -50,7 +50,7 @@ class Step:
 class Job:
     """Steps as the driver reads them, with counters, and scratch for each of `threads` threads. Used by one call at a time."""
 
-    __slots__ = ("_memory", "address", "scratch_stride", "steps", "threads")
+    __slots__ = ("_memory", "_scratch", "address", "scratch_stride", "steps", "threads")
 
     def __init__(self, steps: Sequence[Step], threads: int, scratch_bytes: int = 0) -> None:
         if threads < 1 or scratch_bytes < 0:
@@ -66,6 +66,7 @@ class Job:
         self.scratch_stride = _rounded(scratch_bytes, PAGE)
         self._memory = aligned_block(scratch + threads * self.scratch_stride, PAGE)
         self._memory[:scratch] = 0
+        self._scratch = scratch
         self.address: int = self._memory.ctypes.data
         words = self._memory[:counters].view(np.int64)
         words[:5] = (
@@ -81,6 +82,10 @@ class Job:
             chunk = min(step.chunk, max(step.tasks, 1))  # so that no counter can overflow
             every = step.every or max(step.tasks, 1)
             words[start : start + _STEP_WORDS] = (step.function, step.table, step.tasks, chunk, step.barrier, every, step.unit)
+
+    def soil(self, byte: int) -> None:
+        """Write into all scratch: what a kernel reads there before it wrote it shows."""
+        self._memory[self._scratch :] = byte
 
     def write_times_to(self, address: int) -> None:
         """Where a driver that takes times leaves them; see `driver_ir`. Others never look."""

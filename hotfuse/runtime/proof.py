@@ -4,6 +4,8 @@ Tier 0 computes the values of the graph node by node, in numpy. As soon as a uni
 0 computed for what they read (`unit_proof`), so that no error hides behind another's. Weights are asked for when needed first,
 prepared values are computed then, and everything is dropped after its last use: at any time there is little more than a
 layer in memory. Kernels may write anywhere: this belongs into a process that can be lost.
+
+Layers are the same code at the same sizes, with other weights: of such units the first and the last speak for all.
 """
 
 from __future__ import annotations
@@ -61,12 +63,16 @@ def prove(
     sizes = learned_sizes(graph, given)
     nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
     subjects = {place: _subject(graph, build.units[place], kernels, values, sizes, nodes) for place in chosen}
-    subjects |= {place: replace(subjects[place], again=True) for place in _again(subjects)}
+    speakers = _speakers(subjects)
+    for place, (first, last) in speakers.items():
+        if place == last != first:
+            subjects[place] = replace(subjects[place], again=True)
     driver, threads = get_driver(), team_size(host_spec(config.isa), config.threads)
 
     order = {node.id: turn for turn, node in enumerate(graph.nodes)}
     due: dict[int, list[int]] = {}
-    for place in chosen:
+    tried = {place for pair in speakers.values() for place in pair}
+    for place in tried:
         due.setdefault(max(order[id] for id in build.units[place].nodes), []).append(place)
     uses = [
         [*node.inputs, *node.outputs, *(n for place in due.get(turn, ()) for n in subjects[place].needs)]
@@ -82,20 +88,22 @@ def prove(
             found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit))
             pace()
         tier_0.drop(turn)
-    return sorted(found, key=lambda verdict: verdict.unit)
+    judged = {verdict.unit: verdict for verdict in found}
+    return [replace(_worse(*(judged[place] for place in speakers[unit])), unit=unit) for unit in chosen]
 
 
-def _again(subjects: Mapping[int, Subject]) -> list[int]:
-    """The places of units that are the same code as one before, at the same sizes."""
-    seen: set[Any] = set()
-    found = []
+def _speakers(subjects: Mapping[int, Subject]) -> dict[int, tuple[int, int]]:
+    """For each unit the first and the last of those that are the same code at the same sizes."""
+    alike: dict[Any, list[int]] = {}
     for place, subject in subjects.items():
         programs = tuple(part.recipe.program for part in subject.parts)
         shapes = tuple(type for name in (*subject.reads, *subject.writes) if (type := subject.types.get(name)) is not None)
-        if (programs, shapes) in seen:
-            found.append(place)
-        seen.add((programs, shapes))
-    return found
+        alike.setdefault((programs, shapes), []).append(place)
+    return {place: (same[0], same[-1]) for same in alike.values() for place in same}
+
+
+def _worse(first: UnitVerdict, last: UnitVerdict) -> UnitVerdict:
+    return first if not first.ok else last
 
 
 def _verdict(

@@ -33,6 +33,7 @@ _LOSSY = frozenset((
 ))  # fmt: skip
 _INDEXED = frozenset(("gather", "gather_elements", "gather_nd", "one_hot"))  # whose integers have to stay as they are
 _LOSSY_RUNS, _LOSSY_RUNS_IF_LARGE = 16, 2  # one wrong operand of a comparison shows in about every third run
+_HUGE = 1 << 23  # elements: tables of embeddings, the weights of a large vocabulary
 _SMALL = 1 << 16  # elements: more than these are not shuffled but turned, which is a copy
 STIR = 1 / 64  # how far off each float is where it is only stirred, in proportion
 
@@ -42,6 +43,8 @@ def other_inputs(inputs: Values, ops: Collection[str]) -> Iterator[Values]:
     lossy, picking = not _LOSSY.isdisjoint(ops), not PICKING.isdisjoint(ops)
     small = sum(array.size for array in inputs.values()) <= _SMALL
     movable = {n: a for n, a in inputs.items() if is_float(a) or _INDEXED.isdisjoint(ops)}
+    if any(a.size <= _HUGE for a in movable.values()):  # what goes with it is another: a table need not be
+        movable = {n: a for n, a in movable.items() if a.size <= _HUGE}
     for seed in range(1 if not lossy else _LOSSY_RUNS if small else _LOSSY_RUNS_IF_LARGE):
         rng = np.random.default_rng(seed)
         yield {**inputs, **{name: shuffled(array, rng) for name, array in movable.items()}}

@@ -91,6 +91,11 @@ class Frame:
         self.words, self.status = memoryview(self._words), memoryview(self._status)  # type: ignore[arg-type]
         self.pointers: list[int] = []
 
+    def soil(self, byte: int) -> None:
+        """Write into all memory that kernels may not read before they wrote it."""
+        self._arena[:] = byte
+        self.job.soil(byte)
+
     @property
     def address(self) -> int:
         """Of the tables."""
@@ -143,6 +148,12 @@ class Segment:
         self._sizes = Sizes(arena, scratch, threads)
         self._places = self._pointers()
         self._idle: list[Frame] = []
+
+    def soil(self, byte: int) -> None:
+        """Have the next run find this byte wherever nothing was written yet."""
+        frame = Frame(self._steps, self._known, self._inner, self._sizes)
+        frame.soil(byte)
+        self._idle = [frame]
 
     @property
     def arena_bytes(self) -> int:

@@ -1,11 +1,10 @@
 """The proof of one unit: its kernels, run between guard bands, against the operators that they stand for.
 
-They run twice on what tier 0 computed for what they read: on one thread, then on all, between bands of other bytes. Inputs must
+They run twice on what tier 0 computed for what they read: on one thread, then on all, amid other bytes. Inputs must
 stay as they are, bands whole, and both runs must give the same bits, so that an element nobody wrote, or one that was computed
 from memory beside the inputs, shows. Then each result is held to its rule (`unit_rule`).
 
-Then the unit runs on other inputs, made from these (`proof_inputs`), and tier 0 computes its nodes from the same. Of units that
-are the same code at the same sizes, as layers are, the first does.
+Then the unit runs on other inputs, made from these (`proof_inputs`), and tier 0 computes its nodes from the same.
 
 A result that breaks the rule gets a second look, at what is no fault of a kernel's:
   - where rounding decides (`exact`), the side that the kernel took is as good as tier 0's;
@@ -42,7 +41,7 @@ SHORT = 16  # elements of a row, or runs in place of them
 @dataclass(frozen=True)
 class Subject:
     """A unit at exact sizes: `nodes` with exact attributes, the `views` between what kernels read and what nodes read. `again`:
-    the same programs run on other inputs for a unit like it, at the same sizes: on the real ones is enough."""
+    the same code at the same sizes ran on other inputs already: on the real ones is enough."""
 
     nodes: tuple[Node, ...]
     views: tuple[Node, ...]
@@ -126,6 +125,7 @@ def run_kernels(subject: Subject, reads: Values, driver: Driver, threads: int, b
     """One run on contiguous values."""
     bands = Bands(byte)
     segment = Segment(subject.parts, subject.reads, subject.writes, {}, subject.types, subject.sizes, bands, driver, threads)
+    segment.soil(byte)
     copies = {name: bands.copy(reads[name]) for name in subject.reads}
     begun = time.perf_counter()
     try:

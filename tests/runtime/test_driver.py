@@ -391,3 +391,12 @@ def test_addresses_are_real() -> None:
     assert gomp
     number = ctypes.CFUNCTYPE(ctypes.c_int)(gomp.thread_number)
     assert number() == 0
+
+
+def test_scratch_can_be_soiled_and_nothing_else_is() -> None:
+    marks = Marks(60, 2)
+    job = Job([marks.step], 2, scratch_bytes=100)
+    job.soil(0x7F)
+    assert set(job._memory[-2 * job.scratch_stride :]) == {0x7F}
+    get_driver().run(job)
+    assert set(marks.marks) == {1}

@@ -117,7 +117,8 @@ def test_weights_are_asked_for_when_needed_and_dropped_after_their_last_use() ->
     assert most <= 1
 
 
-def test_of_equal_units_all_run_on_the_real_inputs_and_one_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equal_units_the_first_and_the_last_speak_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the real inputs both, on others one of them."""
     model = layers(5)
     assert len({tuple(recipe.program for recipe in unit.recipes) for unit in model.build.units}) == 1
     tried: list[Any] = []
@@ -127,8 +128,21 @@ def test_of_equal_units_all_run_on_the_real_inputs_and_one_on_others(monkeypatch
     assert [v.ok for v in found] == [True] * 5
     assert all("by" in v.what for v in found)
     assert len(tried) == 1
-    monkeypatch.setattr(unit_proof, "same_bytes", lambda a, b: False)  # whatever is looked at on the real inputs
-    assert [v.ok for v in verdicts(model, model.feeds(0))] == [False] * 5
+    asked: list[Subject] = []
+
+    def one_is_wrong(wrong: str) -> Any:
+        def judge(subject: Subject, *rest: Any) -> Outcome:
+            asked.append(subject)
+            return Outcome(reason="planted" if wrong in subject.writes else "", what="y")
+
+        return judge
+
+    for wrong, ok in (("tanh_0", False), ("tanh_4", False), ("tanh_2", True)):
+        asked.clear()
+        found = prove(model.build, model.kernels, model.feeds(0), model.weight, CONFIG, by=one_is_wrong(wrong))
+        assert [v.unit for v in found] == [0, 1, 2, 3, 4]
+        assert [v.ok for v in found] == [ok] * 5
+        assert [(s.writes[-1], s.again) for s in asked] == [("tanh_0", False), ("tanh_4", True)]
 
 
 class _Tracked(np.ndarray):  # type: ignore[type-arg]
@@ -466,3 +480,12 @@ def test_results_of_bools_are_compared_as_bytes() -> None:
     odd = np.full((2, 3), 0xFF, np.uint8).view(np.bool_)
     assert judge_results(subject, {name: values[name]}, values, NO_RUN)[1]
     assert not judge_results(subject, {name: odd}, values, NO_RUN)[1]
+
+
+def test_kernels_find_no_number_where_nothing_was_written(models: dict[str, Built], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two runs two other bytes, so that whoever reads there has two other results."""
+    soiled: list[int] = []
+    monkeypatch.setattr(unit_proof.Segment, "soil", lambda self, byte: soiled.append(byte))
+    model = models["mlp"]
+    assert all(v.ok for v in verdicts(model, model.feeds(0)))
+    assert {NAN_BYTES, LARGE_BYTES} == set(soiled)
