@@ -487,5 +487,5 @@ def test_kernels_find_no_number_where_nothing_was_written(models: dict[str, Buil
     soiled: list[int] = []
     monkeypatch.setattr(unit_proof.Segment, "soil", lambda self, byte: soiled.append(byte))
     model = models["mlp"]
-    assert all(v.ok for v in verdicts(model, model.feeds(0)))
+    assert all(v.ok for v in verdicts(model, model.feeds(0, **SIZES)))
     assert {NAN_BYTES, LARGE_BYTES} == set(soiled)
