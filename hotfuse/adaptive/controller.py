@@ -73,7 +73,8 @@ class Controller:
         self._making = Making(subject, self._lineup, self._forms, self._told, background.post)
         self._quiet = threading.Condition()
         background.register(self)
-        background.post(self._making.ask_cache)
+        if self._making.may_find:  # where there is nothing to find no thread is started
+            background.post(self._making.ask_cache)
 
     @property
     def state(self) -> State:

@@ -83,6 +83,11 @@ class Making:
         """Whether a decision waits for a call."""
         return self._waiting is not None
 
+    @property
+    def may_find(self) -> bool:
+        """Whether earlier processes may have left something."""
+        return self._maker.may_find
+
     def submit(self, job: Job) -> None:
         """Have a job done by a worker."""
         self._maker.submit(job)
@@ -96,8 +101,6 @@ class Making:
 
     def ask_cache(self) -> None:
         """Tell what earlier processes learned of this model, and whether they made kernels for it."""
-        if not self._maker.may_find:
-            return
         self._go_at(Brisk)
         memory = self._remembering.recall()
         if memory is not None:
