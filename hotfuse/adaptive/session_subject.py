@@ -165,7 +165,8 @@ class SessionSubject:
         try:
             results = shadow.candidate.executor.run(given)
         except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
-            self.shadow(shadow.candidate, shadow.form, shadow.report)
+            if self._special is None:  # what was asked for meanwhile comes first
+                self.shadow(shadow.candidate, shadow.form, shadow.report)
         except Exception as error:
             shadow.report(False, f"{type(error).__name__}: {error}")
         else:

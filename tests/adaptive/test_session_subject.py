@@ -262,6 +262,9 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
     assert told(original) == [(True, "")]
     assert told(fail(DimError("other sizes"))) == []
     assert subject._special.candidate is candidate  # the next call may do
+    late, subject._special = subject._special, "a duel"
+    subject._judge(late, [feed()], [feed()])
+    assert subject._special == "a duel"  # what was asked for meanwhile stays
     assert told(fail(ValueError("broken"))) == [(False, "ValueError: broken")]
     ((ok, reason),) = told(lambda given: [original(given)[0] + 1])
     assert not ok
