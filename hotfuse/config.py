@@ -54,7 +54,8 @@ class Config:
     wait: bool = _option("HOTFUSE_WAIT", False)
     # raise where hotfuse would fall back
     strict: bool = _option("HOTFUSE_STRICT", False)
-    # "background": in a child process; "blocking": in this one, on the first call
+    # "background": in a child process, a copy of this one where that is safe; "spawn": in a fresh one, always; "blocking": in
+    # this one, on the first call
     capture: str = _option("HOTFUSE_CAPTURE", "background")
     capture_timeout_s: float = _option("HOTFUSE_CAPTURE_TIMEOUT_S", 300.0, least=0)
     # threads that generated code uses; 0 is as many as there are cores, OMP_NUM_THREADS or torch allows, whichever is least
@@ -111,8 +112,8 @@ class Config:
             _check(option, getattr(self, option.name))
         if isinstance(self.tier, bool) or self.tier not in ("auto", 0, 1, 2):
             raise ConfigError(f"tier must be 'auto', 0, 1 or 2, not {self.tier!r}")
-        if self.capture not in ("background", "blocking"):
-            raise ConfigError(f"capture must be 'background' or 'blocking', not {self.capture!r}")
+        if self.capture not in ("background", "spawn", "blocking"):
+            raise ConfigError(f"capture must be 'background', 'spawn' or 'blocking', not {self.capture!r}")
         if self.isa not in ("native", "avx512", "avx2", "sse"):
             raise ConfigError(f"isa must be 'native', 'avx512', 'avx2' or 'sse', not {self.isa!r}")
         if self.metrics_port > 65535:

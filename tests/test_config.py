@@ -48,7 +48,7 @@ def test_a_record_does_not_change_with_the_environment(monkeypatch: pytest.Monke
         ({"tier": 3}, "tier must be 'auto', 0, 1 or 2, not 3"),
         ({"tier": True}, "tier must be"),
         ({"tier": "fast"}, "tier must be"),
-        ({"capture": "sometimes"}, "capture must be 'background' or 'blocking'"),
+        ({"capture": "sometimes"}, "capture must be 'background', 'spawn' or 'blocking'"),
         ({"wait": "no"}, "wait must be True or False, not 'no'"),
         ({"strict": 1}, "strict must be True or False"),
         ({"disable": None}, "disable must be True or False"),

@@ -1,4 +1,5 @@
-"""The capture process: `python -m hotfuse.runtime.capture_worker [--behind]`, a program of `child_main`.
+"""The capture process: a program of `child_main`, in a copy of the process that serves or, as `python -m
+hotfuse.runtime.capture_worker [--behind]`, in one of its own.
 
     greeting  JSON: the parent's working directory, command line and limit of recursion
     request   a skeleton of a `TraceRequest`  ->  ("done", Trace), ("failed", (reason, details)) or, for a SelfChange,
@@ -10,18 +11,21 @@ State: none between requests but imported modules.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pickle
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from hotfuse.errors import HotfuseError
 from hotfuse.runtime.child_main import be_nice, run
 
+SELDOM = (100_000, 20, 20)  # objects between collections: a trace makes millions that live, and looking at them took a sixth
 
-def main() -> None:
-    if "--behind" in sys.argv:
+
+def main(behind: bool) -> NoReturn:
+    if behind:
         be_nice()
     run(lambda request, ask_back: answer(request), _prepare)
 
@@ -56,6 +60,7 @@ def _greet(body: bytes) -> None:
 def _prepare(greeting: bytes) -> None:
     """Import what every capture needs, so that a warm process answers at once."""
     _greet(greeting)
+    gc.set_threshold(*SELDOM)
     import logging
     import warnings
 
@@ -69,7 +74,8 @@ def _prepare(greeting: bytes) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(ImportError):
         import hotfuse.frontends.torch_export  # noqa: F401
+    gc.freeze()
 
 
 if __name__ == "__main__":
-    main()
+    main("--behind" in sys.argv)

@@ -8,6 +8,7 @@ the error:
 
     start     no process could be started
     timeout   it took too long
+    hung      it did nothing for too long
     memory    it grew too large
     died      it ended by itself: a crash, the kernel short of memory, or a program that cannot be imported
     nonsense  it sent what nobody can read
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -29,15 +31,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from hotfuse.errors import WorkerError
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.child_main import ANSWER, FAILURE, GREETING, HEADER, NOTHING, QUESTION, REQUEST, SERVED
+from hotfuse.runtime.child_start import Forked, Start
 
-START, TIMEOUT, MEMORY, DIED, NONSENSE, RAISED = "start", "timeout", "memory", "died", "nonsense", "raised"
+START, TIMEOUT, HUNG, MEMORY, DIED = "start", "timeout", "hung", "memory", "died"
+NONSENSE, RAISED = "nonsense", "raised"
 POLL_S = 0.2  # between looks at a child's memory
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
@@ -55,34 +58,27 @@ class _Limits:
 
 class ChildProcess:
     """A process that runs a program of `child_main.run`. Errors call it by `name`; the program takes `greeting` before it is
-    asked anything. One that nobody waits for works `behind` the models of this process."""
+    asked anything. One that nobody waits for works `behind` the models of this process. One that does nothing for `idle_s`
+    seconds in which it could hangs."""
 
     def __init__(
         self,
-        module: str,
-        arguments: Sequence[str] = (),
+        start: Start,
         name: str = "worker process",
         greeting: bytes = b"",
         behind: bool = True,
+        idle_s: float = math.inf,
     ) -> None:
-        package = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
-        self._name, self._greeting, self._greeted, self._behind = name, greeting, False, behind
+        self._name, self._greeting, self._greeted, self._behind, self._idle_s = name, greeting, False, behind, idle_s
         try:
             # Not pipes: to write to one whose reader died is a signal, which ends programs that take it as they find it.
             self._socket, theirs = socket.socketpair()
             with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", module, *arguments],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": path},
-                    process_group=0,  # Ctrl-C is the parent's. No session: autogroups give each an equal share, however nice
-                )
+                self._process = start(theirs.fileno())
         except OSError as error:
             raise WorkerError(f"no {name} can be started: {error}", START) from error
         self.pid = self._process.pid
+        self._inherited_bytes = resident_bytes(self.pid) if isinstance(self._process, Forked) else 0
         self._socket.setblocking(False)
 
     @property
@@ -170,6 +166,7 @@ class ChildProcess:
         """Until the socket can be read or written, or was closed."""
         poll = select.poll()  # `select` knows no descriptors past 1023
         poll.register(self._socket, event)
+        did, since_s = -1.0, 0.0
         while True:
             left_s = limits.deadline_s - time.monotonic()
             if left_s <= 0:
@@ -178,9 +175,14 @@ class ChildProcess:
                 return
             self._check_memory(limits)
             RIGHT_OF_WAY.review()
+            now_s, does = time.monotonic(), _work_done(self.pid)
+            if does != did:
+                did, since_s = does, now_s
+            elif now_s - since_s > self._idle_s:
+                raise WorkerError(f"the {self._name} did nothing for {self._idle_s:g} s and was stopped", HUNG)
 
     def _check_memory(self, limits: _Limits) -> None:
-        used = resident_bytes(self.pid)
+        used = resident_bytes(self.pid) - self._inherited_bytes
         if used > limits.memory_bytes:
             raise WorkerError(
                 f"the {self._name} used {used:,} bytes, the limit is {limits.memory_bytes:,}, and was stopped", MEMORY
@@ -205,6 +207,16 @@ def _served(serve: Serve | None, question: bytes) -> tuple[bytes, bytes | memory
 
 def _hello() -> bytes:
     return json.dumps({"parent": os.getpid(), "path": [p for p in sys.path if isinstance(p, str)]}).encode()
+
+
+def _work_done(pid: int) -> float:
+    """A number that is another one whenever a process has done something, or could not: it was stopped."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return time.monotonic()
+    return time.monotonic() if state in "Tt" else float(fields[10]) + float(fields[11])
 
 
 def resident_bytes(pid: int) -> int:

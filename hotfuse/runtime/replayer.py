@@ -12,6 +12,7 @@ from hotfuse.config import Config
 from hotfuse.errors import ConfigError, WorkerError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime.child import DIED, TIMEOUT, ChildProcess
+from hotfuse.runtime.child_start import spawned
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.replay import INTERPRETED, TODAY, TOGETHER, UNJUDGED, WRONG, Finding, ReplayRequest, ways_of
 from hotfuse.runtime.reproduction import Reproduction
@@ -55,7 +56,7 @@ class Replayer:
     def _ask(self, request: ReplayRequest) -> tuple[Finding, ...]:
         if self._child is None or not self._child.alive:
             self.close()
-            self._child = ChildProcess(MODULE, name="process that replayed it")
+            self._child = ChildProcess(spawned(MODULE), name="process that replayed it")
         try:
             answer = self._child.ask(wrap(request), self._timeout_s, self._config.max_worker_bytes)
         except WorkerError as error:

@@ -2,10 +2,13 @@
 
     submit(job) -> the capture thread makes the skeleton -> a warm child process traces it -> `job.finish(Trace | CaptureError)`
 
-State: one worker per urgency (background captures run at a low priority, ones that a caller waits for do not), started on first
-use. A child that hangs, dies or eats too much memory is killed and the next job gets a fresh one; the job itself is never tried
-again. A child without work for `IDLE_S` is stopped. A forked copy of this process forgets all of it. Every job is finished,
-once, whatever happens to it.
+The child is a copy of this process, which has imported torch and the model's library already, where one may be made
+(`child_start`), and else a fresh one. A child that hangs, dies or eats too much memory is killed and the next job gets another.
+Where a copy hangs or dies, its job is tried in a fresh process and no copy is made any more; else no job is tried twice.
+
+State: one worker per urgency (background captures run at a low priority, ones that a caller waits for do not) and kind of
+child, started on first use, and whether a copy was lost. A child without work for `IDLE_S` is stopped. A forked copy of this
+process forgets all of it. Every job is finished, once, whatever happens to it.
 """
 
 from __future__ import annotations
@@ -17,23 +20,27 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, WorkerError
 from hotfuse.frontends.torch_request import SelfChange
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried, hurry
-from hotfuse.runtime.capture_worker import answer
-from hotfuse.runtime.child import DIED, MEMORY, START, TIMEOUT, ChildProcess
+from hotfuse.runtime.capture_worker import answer, main
+from hotfuse.runtime.child import DIED, HUNG, MEMORY, START, TIMEOUT, ChildProcess
 from hotfuse.runtime.child import resident_bytes as resident_bytes
+from hotfuse.runtime.child_start import forked, spawned, why_not_fork
 from hotfuse.runtime.parcel import unwrap
 from hotfuse.runtime.workers import IDLE_S, Job, Worker
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import Trace
 
+HANG_S = 10.0  # in which a copy does nothing
 _ADVICE = {
     TIMEOUT: " (capture_timeout_s); the model stays eager",
     MEMORY: " (max_capture_bytes); the model stays eager",
@@ -48,32 +55,62 @@ class Postponed(CaptureError):
 
 @dataclass(frozen=True)
 class CaptureJob:
-    """`make` returns the request's bytes; `finish` takes the trace or the reason why there is none."""
+    """`make` returns the request's bytes; `finish` takes the trace or the reason why there is none. A `copy` of this process
+    may work on it; `lost` hears why one that did is no more."""
 
     make: Callable[[], bytes]
     finish: Callable[[Trace | CaptureError], None]
     timeout_s: float
     memory_bytes: int
+    copy: bool
+    lost: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of a worker."""
+
+    urgent: bool
+    copy: bool
 
 
 def submit(job: CaptureJob, urgent: bool) -> None:
     """Queue a job; it is worked on by another thread, in a child process."""
+    kind = Kind(urgent, job.copy and not _why_not_copy())
     with _lock:
-        worker = _workers.get(urgent)
+        worker = _workers.get(kind)
         if worker is None:
             name = "hotfuse-capture" + ("-urgent" if urgent else "")
-            worker = _workers[urgent] = Worker(name, lambda: CaptureProcess(urgent), IDLE_S)
-    worker.jobs.put(_asked(job, urgent))
+            worker = _workers[kind] = Worker(name, lambda: CaptureProcess(kind), IDLE_S)
+    worker.jobs.put(_asked(job, kind))
 
 
-def _asked(job: CaptureJob, urgent: bool) -> Job:
+def _why_not_copy() -> str:
+    """Why no copy of this process is to work on a capture; "" if one may."""
+    if _lost:
+        return _lost[0]
+    if torch.cuda.is_initialized():
+        return "CUDA cannot be used in a copy of a process that uses it"
+    return why_not_fork(resident_bytes(os.getpid()))
+
+
+def _asked(job: CaptureJob, kind: Kind) -> Job:
+    def finish(found: Any) -> None:
+        if kind.copy and isinstance(found, WorkerError) and found.cause in (DIED, HUNG):
+            _lost.append(f"a copy was lost before: {found}")
+            with contextlib.suppress(Exception):
+                job.lost(str(found))
+            submit(replace(job, copy=False), kind.urgent)
+            return
+        job.finish(_as_capture_error(found) if isinstance(found, BaseException) else found)
+
     return Job(
         "capture",
         job.make,
-        lambda found: job.finish(_as_capture_error(found) if isinstance(found, BaseException) else found),
+        finish,
         job.timeout_s,
         job.memory_bytes,
-        read=lambda body: _read(body, hurry if urgent else Unhurried()),
+        read=lambda body: _read(body, hurry if kind.urgent else Unhurried()),
     )
 
 
@@ -91,8 +128,14 @@ def capture_here(job: CaptureJob) -> None:
             job.finish(result)
 
 
-def make_job(make: Callable[[], bytes], finish: Callable[[Trace | CaptureError], None], config: Config) -> CaptureJob:
-    return CaptureJob(make, finish, config.capture_timeout_s, config.max_capture_bytes)
+def make_job(
+    make: Callable[[], bytes],
+    finish: Callable[[Trace | CaptureError], None],
+    config: Config,
+    lost: Callable[[str], None] = lambda why: None,
+) -> CaptureJob:
+    copy = config.capture != "spawn"
+    return CaptureJob(make, finish, config.capture_timeout_s, config.max_capture_bytes, copy, lost)
 
 
 def _as_capture_error(error: BaseException) -> CaptureError:
@@ -119,10 +162,16 @@ def _reply(body: bytes, pace: Pace = hurry) -> Trace | CaptureError:
 class CaptureProcess(ChildProcess):
     """A child process that traces modules, one request at a time."""
 
-    def __init__(self, urgent: bool) -> None:
-        arguments = () if urgent else ("--behind",)
+    def __init__(self, kind: Kind) -> None:
+        behind = not kind.urgent
         hello = json.dumps(_hello()).encode()
-        super().__init__("hotfuse.runtime.capture_worker", arguments, "capture process", hello, behind=not urgent)
+        if kind.copy:
+            if behind:
+                Unhurried().rest()  # not amid a call
+            super().__init__(forked(lambda: main(behind)), "capture process", hello, behind, HANG_S)
+        else:
+            start = spawned("hotfuse.runtime.capture_worker", ("--behind",) if behind else ())
+            super().__init__(start, "capture process", hello, behind)
 
 
 def _hello() -> dict[str, Any]:
@@ -152,6 +201,7 @@ def _drop_after_fork() -> None:
 
 _lock = make_lock()
 _here = make_lock()
-_workers: dict[bool, Worker] = {}
+_workers: dict[Kind, Worker] = {}
+_lost: list[str] = []  # why copies are not made any more
 os.register_at_fork(after_in_child=_drop_after_fork)
 atexit.register(stop_workers)

@@ -163,7 +163,10 @@ class Captures:
         with imports(self._pace()):
             from hotfuse.runtime.torch_capture import capture_here, make_job, submit
 
-        job = make_job(lambda: self._made(request), lambda found: self._finish(request, found), self.config)
+        def lost(why: str) -> None:
+            self.family.events.emit("worker.died", self.name, why)
+
+        job = make_job(lambda: self._made(request), lambda found: self._finish(request, found), self.config, lost)
         if self.config.capture == "blocking":
             capture_here(job)
             return

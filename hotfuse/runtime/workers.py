@@ -30,11 +30,12 @@ from hotfuse.errors import WorkerError
 from hotfuse.locks import make_lock
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import faults
-from hotfuse.runtime.child import DIED, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
+from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
+from hotfuse.runtime.child_start import spawned
 from hotfuse.stress import CALM, Stress
 
 FORKED, CLOSED = "forked", "closed"  # causes of errors beside those of `child`: nobody will work on the job
-DEADLY = (DIED, MEMORY, NONSENSE, TIMEOUT)  # causes that cost a child its life
+DEADLY = (DIED, HUNG, MEMORY, NONSENSE, TIMEOUT)  # causes that cost a child its life
 IDLE_S = 120.0
 FIRST_REST_S = 0.1  # a start alone takes longer
 LONGEST_REST_S = 30.0
@@ -227,7 +228,7 @@ class Pool:
             self._closed.wait(rest_s)
         if self._closed.is_set():
             raise WorkerError("the workers were stopped", CLOSED)
-        return ChildProcess(self._module, self._arguments, self._name)
+        return ChildProcess(spawned(self._module, self._arguments), self._name)
 
     def _finish(self, job: Job, result: Any) -> None:
         """Finish a job, if nobody else has."""

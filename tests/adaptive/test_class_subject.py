@@ -93,7 +93,7 @@ def test_a_defect_of_the_watcher_fails_no_call_and_closing_ends_it(tmp_path: Pat
     fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
     events = controls(fast).events
     with torch.no_grad():
-        serve(fast, model, lambda: controls(fast).root.classes)
+        serve(fast, model, lambda: controls(fast).family.adapted)
         (subject,) = controls(fast).family.adapted
         subject.called = lambda *_: 1 / 0  # type: ignore[attr-defined]
         serve(fast, model, lambda: events.of("observer.failed"))

@@ -289,9 +289,17 @@ def call(deed: str, **options: Any) -> Any:
     return fast.report()
 
 
-def test_a_capture_that_dies_hangs_or_eats_memory_costs_one_answer_nothing() -> None:
-    assert call("nothing").answered == 1
-    limit = torch_capture.resident_bytes(torch_capture._workers[True].process.pid) + (300 << 20)  # type: ignore[union-attr]
+@pytest.mark.parametrize("capture", ["background", "spawn"])
+def test_a_capture_that_dies_hangs_or_eats_memory_costs_one_answer_nothing(
+    capture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_capture, "_workers", {})
+    monkeypatch.setattr(torch_capture, "_lost", [])
+    assert call("nothing", capture=capture).answered == 1
+    ((kind, worker),) = torch_capture._workers.items()
+    assert worker.process is not None
+    assert kind.copy == (capture == "background")
+    limit = torch_capture.resident_bytes(worker.process.pid) - worker.process._inherited_bytes + (300 << 20)
     cases = {
         "print": ({}, "forward prints: print in forward"),
         "raise": ({}, "SystemExit"),
@@ -300,11 +308,12 @@ def test_a_capture_that_dies_hangs_or_eats_memory_costs_one_answer_nothing() -> 
         "die": ({}, "died"),
     }
     for deed, (options, reason) in cases.items():
-        report = call(deed, **options)
+        report = call(deed, capture=capture, **options)
         assert reason in report.failed["Misbehaving"], report
         assert report.events["capture.failed"] >= 1
         assert ("worker.died" in report.events) == (deed in ("hang", "eat", "die"))
-    assert call("nothing").answered == 1
+    assert call("nothing", capture=capture).answered == 1
+    assert bool(torch_capture._lost) == (capture == "background")
 
 
 def children_of(pid: int) -> list[int]:
@@ -384,7 +393,7 @@ def test_the_capture_process_runs_at_low_priority_and_nobody_waits_for_it() -> N
         fast(X)
         assert time.perf_counter() - started < 0.5
     assert fast.settle(120)
-    worker = torch_capture._workers[False].process
+    (worker,) = [w.process for kind, w in torch_capture._workers.items() if not kind.urgent]
     assert worker is not None
     assert psutil.Process(worker.pid).nice() == min(os.nice(0) + NICE, 19)
     assert len(fast.report().classes) == 1

@@ -16,6 +16,7 @@ import pytest
 from hotfuse.errors import WorkerError
 from hotfuse.runtime import child
 from hotfuse.runtime.child import ChildProcess, resident_bytes
+from hotfuse.runtime.child_start import spawned
 
 TOY = "tests.runtime.toy_worker"
 LIMITS = (100.0, 1 << 40)
@@ -23,7 +24,7 @@ LIMITS = (100.0, 1 << 40)
 
 @pytest.fixture(name="toy")
 def _toy() -> Iterator[ChildProcess]:
-    process = ChildProcess(TOY)
+    process = ChildProcess(spawned(TOY))
     yield process
     process.kill()
     process.forget()
@@ -118,12 +119,12 @@ def test_a_question_that_nobody_answers_is_an_error_of_its_program(toy: ChildPro
 
 
 def test_a_program_that_cannot_begin_says_why() -> None:
-    for process in (ChildProcess(TOY, ("--broken",)), ChildProcess(TOY, greeting=b"broken", name="toy")):
+    for process in (ChildProcess(spawned(TOY, ("--broken",))), ChildProcess(spawned(TOY), greeting=b"broken", name="toy")):
         error = fails(process, b"echo x")
         assert error.cause == "died"
         assert str(error).endswith("cannot begin: ImportError: planted")
         assert gone(process.pid)
-    assert fails(ChildProcess("tests.runtime.no_such_module"), b"").cause == "died"
+    assert fails(ChildProcess(spawned("tests.runtime.no_such_module")), b"").cause == "died"
 
 
 def test_where_no_process_can_be_started_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +133,7 @@ def test_where_no_process_can_be_started_the_error_says_so(monkeypatch: pytest.M
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(WorkerError, match=r"no worker process can be started: .*temporarily unavailable") as caught:
-        ChildProcess(TOY)
+        ChildProcess(spawned(TOY))
     assert caught.value.cause == "start"
 
 
@@ -142,7 +143,7 @@ def test_its_priority_group_and_limits(toy: ChildProcess) -> None:
     assert toy.ask(b"facts nice", *LIMITS) == str(mine).encode()
     assert toy.ask(b"facts oom", *LIMITS) == b"1000"
     assert toy.ask(b"facts core", *LIMITS) == b"0"
-    nice = ChildProcess(TOY, ("--nice", "more"))
+    nice = ChildProcess(spawned(TOY, ("--nice", "more")))
     assert nice.ask(b"facts nice", *LIMITS) == str(min(mine + 5, 19)).encode()
     assert nice.ask(b"facts argv", *LIMITS) == b"['--nice', 'more']"
     nice.kill()
@@ -163,7 +164,7 @@ def test_descriptors_past_1023_are_fine() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        process = ChildProcess(TOY)
+        process = ChildProcess(spawned(TOY))
         assert process.ask(b"echo x", *LIMITS) == b"x"
         process.kill()
         process.forget()
@@ -178,8 +179,9 @@ def test_a_child_that_dies_sends_no_signal_to_a_program_that_would_die_of_it() -
         import signal
         from hotfuse.errors import WorkerError
         from hotfuse.runtime.child import ChildProcess
+        from hotfuse.runtime.child_start import spawned
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        process = ChildProcess("{TOY}")
+        process = ChildProcess(spawned("{TOY}"))
         process.ask(b"echo x", 100.0, 1 << 40)
         process.kill()
         try:

@@ -354,14 +354,15 @@ def test_a_lock_held_at_a_fork_is_free_in_the_child() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_pipes_with_high_descriptors_and_odd_import_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("copy", [True, False])
+def test_pipes_with_high_descriptors_and_odd_import_paths(monkeypatch: pytest.MonkeyPatch, copy: bool) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     monkeypatch.setattr(sys, "path", [*sys.path, object()])
     process = None
     try:
-        process = torch_capture.CaptureProcess(urgent=True)
+        process = torch_capture.CaptureProcess(torch_capture.Kind(urgent=True, copy=copy))
         assert b"failed" in process.ask(b"no skeleton", 60.0, 1 << 40)
     finally:
         if process is not None:
@@ -379,9 +380,10 @@ def test_an_idle_capture_process_is_stopped_and_started_again(monkeypatch: pytes
         fast(torch.ones(2, width))
         assert fast.report().answered == 1
         deadline = time.monotonic() + 20
-        while torch_capture._workers[True].process is not None and time.monotonic() < deadline:
+        (worker,) = torch_capture._workers.values()
+        while worker.process is not None and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert torch_capture._workers[True].process is None
+        assert worker.process is None
 
 
 # strict, and what the report says

@@ -1,0 +1,156 @@
+"""Copies of a process: they keep nothing of the parent's, and one that is lost costs nothing but time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+import hotfuse
+from hotfuse.errors import WorkerError
+from hotfuse.runtime import child_start, torch_capture
+from hotfuse.runtime.child import HUNG, ChildProcess
+from hotfuse.runtime.child_main import run
+from hotfuse.runtime.child_start import Forked, forked, why_not_fork
+from hotfuse.runtime.torch_module import controls
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies are made elsewhere")
+
+
+def toy(request: bytes, ask_back: Any) -> bytes:
+    """What a copy can tell of itself."""
+    if request == b"sleep":
+        time.sleep(1000)
+    if request == b"eat":
+        kept = bytearray(os.urandom(1 << 10)) * (300 << 10)
+        time.sleep(1000 if kept else 0)
+    if request == b"threads":
+        return str(threading.active_count()).encode()
+    return str(eval(request, {"os": os, "signal": signal})).encode()  # ours: a line of this file
+
+
+@pytest.fixture(name="make")
+def _make() -> Iterator[Callable[..., ChildProcess]]:
+    made: list[ChildProcess] = []
+
+    def make(**options: Any) -> ChildProcess:
+        made.append(ChildProcess(forked(lambda: run(toy, lambda greeting: None)), "copy", **options))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.kill()
+
+
+def ask(process: ChildProcess, request: str, memory_bytes: int = 1 << 40) -> str:
+    return process.ask(request.encode(), 60.0, memory_bytes).decode()
+
+
+def test_a_copy_keeps_nothing_of_its_parent(make: Callable[..., ChildProcess]) -> None:
+    read, write = os.pipe()
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+    try:
+        process = make()
+        os.close(write)
+        assert os.read(read, 1) == b"", "somebody else still holds the other end"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.close(read)
+    assert ask(process, "os.getpgid(0) == os.getpid()") == "True"
+    assert ask(process, "signal.getsignal(signal.SIGTERM) == signal.SIG_DFL") == "True"
+    assert ask(process, "threads") == "2"  # the main one, and one that reads
+    os.kill(process.pid, signal.SIGTERM)
+    with pytest.raises(WorkerError, match="Terminated"):
+        ask(process, "1")
+
+
+def test_memory_that_a_copy_was_born_with_is_not_counted(make: Callable[..., ChildProcess]) -> None:
+    held = bytearray(os.urandom(1 << 10)) * (300 << 10)
+    process = make()
+    assert ask(process, "1 + 1", 200 << 20) == "2"
+    with pytest.raises(WorkerError, match="the limit is"):
+        ask(process, "eat", 200 << 20)
+    assert len(held)
+
+
+def test_a_copy_that_does_nothing_hangs_and_one_that_is_stopped_does_not(make: Callable[..., ChildProcess]) -> None:
+    process = make(idle_s=0.5)
+    ask(process, "1")
+    threading.Timer(0.3, os.kill, (process.pid, signal.SIGSTOP)).start()
+    threading.Timer(2.0, os.kill, (process.pid, signal.SIGCONT)).start()
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match=r"did nothing for 0\.5 s") as caught:
+        ask(process, "sleep")
+    assert caught.value.cause == HUNG
+    assert time.monotonic() - began > 2.0
+    assert not process.alive
+
+
+def test_a_copy_whose_program_ends_runs_nothing_else() -> None:
+    ended = forked(lambda: sys.exit(0))(0)  # unwinds to nobody
+    assert ended.wait(20) == 1
+    assert ended.poll() == 1
+
+
+def test_a_copy_that_somebody_else_waited_for() -> None:
+    ended = forked(_leave)(0)
+    os.waitpid(ended.pid, 0)
+    assert ended.poll() == 1
+
+
+def _leave() -> NoReturn:
+    os._exit(0)
+
+
+def test_waiting_for_a_copy_ends(make: Callable[..., ChildProcess]) -> None:
+    process = make()
+    assert isinstance(process._process, Forked)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process._process.wait(0.05)
+
+
+def test_where_no_copy_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_fork(1 << 30) == ""
+    assert "takes too long" in why_not_fork(1 << 40)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "grpc", sys)
+        assert "grpc" in why_not_fork(0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert "CUDA" in torch_capture._why_not_copy()
+    monkeypatch.setattr(child_start, "_CAN_FORK", False)
+    assert "not copied on" in why_not_fork(0)
+
+
+def _hang(behind: bool) -> NoReturn:
+    while True:
+        time.sleep(1000)
+
+
+def _die(behind: bool) -> NoReturn:
+    os._exit(3)
+
+
+@pytest.mark.parametrize("fault", [_hang, _die])
+def test_a_capture_whose_copy_is_lost_is_made_in_a_fresh_process(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_capture, "_workers", {})
+    monkeypatch.setattr(torch_capture, "_lost", [])
+    monkeypatch.setattr(torch_capture, "HANG_S", 0.5)
+    monkeypatch.setattr(torch_capture, "main", fault)
+    fast = hotfuse.compile(torch.nn.Linear(3, 3).eval().requires_grad_(False), wait=True, cache="off")
+    fast(torch.ones(2, 3))
+    assert fast.report().answered == 1
+    (event,) = controls(fast).events.of("worker.died")
+    assert ("did nothing" if fault is _hang else "exit status 3") in event.reason
+    again = hotfuse.compile(torch.nn.Linear(4, 3).eval().requires_grad_(False), wait=True, cache="off")
+    again(torch.ones(2, 4))
+    assert again.report().answered == 1
+    assert not controls(again).events.of("worker.died"), "no copy is made again"
