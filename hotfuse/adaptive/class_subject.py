@@ -55,6 +55,7 @@ class ClassSubject:
         self._captured = self._serving = served
         self._sample: Sample[_Taken] = Sample()
         self._last: Hashable = None  # form that somebody looked at
+        self._ready: ServedClass | None = None  # has prepared weights for the next candidate, and no kernels
         self.controller = Controller(self, rules)
         served.watcher = weakref.proxy(self)
 
@@ -76,6 +77,7 @@ class ClassSubject:
     def close(self) -> None:
         self.controller.close()
         self.forget_sample()
+        self._ready = None
 
     def _take(self, call: Call) -> _Taken | None:
         program = self._captured.runner.captured
@@ -111,8 +113,15 @@ class ClassSubject:
             raise ExecutionError(tensors)
         return np.asarray(to_numpy(tensors[name].detach()))
 
+    def prepare(self, build: Build, pace: Pace) -> None:
+        if self._ready is None or self._ready.runner.hoisted is not build.hoisted:
+            made = self._captured.with_kernels(build, {}, self._serving)
+            made.prepare(pace)
+            self._ready = made
+
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> ServedClass:
-        made = self._captured.with_kernels(build, kernels, self._serving)
+        like, self._ready = self._ready or self._serving, None
+        made = self._captured.with_kernels(build, kernels, like)
         made.watcher = weakref.proxy(self)
         taken = self._sample.taken
         if taken is not None:

@@ -1,8 +1,8 @@
 """Maker: has kernels built and proved for a subject: the cache is asked, then a worker process, then, where none can be
 started, a thread of this one.
 
-State: the pool, once something had to be built; digests of the weights, until they change; what was found in the cache and not
-asked for yet.
+State: the pool, once something had to be built; digests of the weights, until they change; which builds were found in the
+cache, and those of them that nobody asked for yet.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Maker:
         self._pool: Pool | None = None
         self._digests: Mapping[str, str] = {}
         self._found: dict[Target, BuildReply] = {}
+        self._kept: set[Target] = set()  # whose builds an earlier process made: it may have proved them, too
         self.pace: Callable[[], Pace] = Unhurried  # of what is done here
 
     def forget(self) -> None:
@@ -69,6 +70,7 @@ class Maker:
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
         found = self._found.pop(target, None) or cached_build(request, self.pace())
         if found is not None:
+            self._kept.add(target)
             done(found)
             return
 
@@ -89,13 +91,14 @@ class Maker:
         no inputs of a call in the request."""
         from hotfuse.runtime.build_cache import cached_proof, with_digests
 
-        subject = self._subject
-        asked = with_digests(replace(request, digests=self._digests), subject.weight, self.pace())
-        self._digests = asked.digests
-        found = cached_proof(asked, self.pace())
-        if found is not None:
-            done(found)
-            return True
+        subject, asked = self._subject, replace(request, digests=self._digests)
+        if target in self._kept:
+            asked = with_digests(asked, subject.weight, self.pace())
+            self._digests = asked.digests
+            found = cached_proof(asked, self.pace())
+            if found is not None:
+                done(found)
+                return True
         if not sampled:
             return False
 
@@ -104,10 +107,17 @@ class Maker:
 
             return prove_here(asked, subject.weight)
 
+        known = self._digests
+
+        def learn(result: ProveReply | BaseException) -> None:
+            if not isinstance(result, BaseException) and self._digests is known:  # not forgotten meanwhile
+                self._digests = result.digests
+            done(result)
+
         with imports(self.pace()):
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
-        self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
+        self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(learn, here), subject.config))
         return True
 
     def reproduce(self, target: Target, proof: ProveRequest, unit: int | None, reason: str) -> None:

@@ -11,6 +11,7 @@ State: the decision that waits for the inputs of a call; evidence that waits for
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from hotfuse.adaptive.remembering import Remembering
 from hotfuse.adaptive.state import State
 from hotfuse.adaptive.subject import Array, Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target
-from hotfuse.errors import WorkerError
+from hotfuse.errors import HotfuseError, WorkerError
 from hotfuse.pace import Brisk, Pace, Unhurried
 
 if TYPE_CHECKING:
@@ -213,6 +214,13 @@ class Making:
         if not self._maker.prove(target, asked, inputs is not None, done):
             self._go_at(Unhurried)
             self._waiting = decision
+        elif isinstance(target, Generic):
+            self._post(lambda: self._prepare(made))  # beside the worker: most of them are right
+
+    def _prepare(self, made: Made) -> None:
+        if made is self._lineup.generic:
+            with contextlib.suppress(HotfuseError):  # whoever needs it meets it again
+                self._subject.prepare(made.build, self._lineup.pace())
 
     def _request(self, made: Made, inputs: Mapping[str, Array]) -> ProveRequest:
         """For a proof of all units of a target."""

@@ -140,14 +140,22 @@ class SessionSubject:
     def weight(self, name: str) -> Array:
         return self._session.graph.constants[name].glance()
 
-    def make(self, build: Build, kernels: Kernels, pace: Pace) -> Serving:
+    def prepare(self, build: Build, pace: Pace) -> None:
+        self._main_of(build, pace)
+
+    def _main_of(self, build: Build, pace: Pace) -> Graph:
+        """The main graph of a build, constants attached; all builds of a model have the same."""
         from hotfuse.runtime.build import attached
+
+        if self._attached is None or self._attached[0] is not build.hoisted:
+            self._attached = build.hoisted, attached(build.hoisted, self._session.graph.constants, pace)
+        return self._attached[1]
+
+    def make(self, build: Build, kernels: Kernels, pace: Pace) -> Serving:
         from hotfuse.runtime.native import build_executor
 
         session = self._session
-        if self._attached is None or self._attached[0] is not build.hoisted:
-            self._attached = build.hoisted, attached(build.hoisted, session.graph.constants, pace)
-        executor = build_executor(self._attached[1], build, kernels, NUMPY, self.config)
+        executor = build_executor(self._main_of(build, pace), build, kernels, NUMPY, self.config)
         executor.bind_as(session.best.executor, pace)
         sample = self._sample.taken
         if sample is not None:

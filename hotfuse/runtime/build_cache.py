@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from hotfuse.runtime.objects import generator_version
 
 BUILD, PROOF = "build", "proof"
 PIECE_BYTES = 1 << 20  # hashed in one go: half a millisecond
+KEPT_BYTES = 256 << 20  # of weights that a proof need not ask for twice
 # The folders that a build follows from, and those that a proof does.
 _SOURCES = ("ir", "passes", "hardware", "fusion", "codegen", "runtime")
 
@@ -57,9 +57,9 @@ def cached_proof(asked: ProveRequest, pace: Pace = hurry) -> ProveReply | None:
 
 
 def keep_proof(asked: ProveRequest, reply: ProveReply) -> None:
-    """Remember what was proved and disproved. The weights must have been those of the digests (`Witness`)."""
+    """Remember what was proved and disproved of weights that have these digests (`Witness`)."""
     if all(verdict.tried for verdict in reply.verdicts):
-        _keep(PROOF, asked, replace(reply, cpu_s=0.0))
+        _keep(PROOF, asked, replace(reply, cpu_s=0.0, digests={}))
 
 
 def with_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> ProveRequest:
@@ -86,17 +86,38 @@ def digest(array: Array, pace: Pace = hurry) -> str:
 
 
 class Witness:
-    """Gives out weights. State: whether all that were asked for are those of the digests."""
+    """Gives out the weights of a proof, and keeps the first of them: they are asked for again. State: those; the digests of all
+    that were given out, and whether a weight had another one before, or in the request."""
 
-    def __init__(self, weight: Weight, digests: Mapping[str, str]) -> None:
-        self._weight, self._digests = weight, digests
-        self.agrees = bool(digests)
+    def __init__(self, weight: Weight, asked: ProveRequest) -> None:
+        self._weight, self._room = weight, KEPT_BYTES
+        self._kept: dict[str, Array] = {}
+        self._digests = dict(asked.digests)
+        self._wanted = () if _cache(asked.config) is None else weights_of(asked.build)
+        self._agrees = True
 
     def __call__(self, name: str) -> Array:
+        kept = self._kept.get(name)
+        if kept is not None:
+            return kept
         array = self._weight(name)
-        if self.agrees:
-            self.agrees = self._digests.get(name) == digest(array)
+        if self._wanted:
+            found = digest(array)
+            self._agrees = self._agrees and self._digests.setdefault(name, found) == found
+        if array.nbytes <= self._room:
+            self._room -= array.nbytes
+            self._kept[name] = array
         return array
+
+    def digests(self) -> dict[str, str] | None:
+        """Of all weights, as they were; None where one changed meanwhile, or cannot be had."""
+        try:
+            for name in self._wanted:
+                if name not in self._digests:
+                    self(name)
+        except Exception:  # the proof has said so already, or did not need it
+            return None
+        return self._digests if self._agrees else None
 
 
 def _get(kind: str, asked: BuildRequest | ProveRequest, reply: type[Reply], pace: Pace) -> Reply | None:

@@ -49,8 +49,8 @@ class BuildReply:
 @dataclass(frozen=True, eq=False)
 class ProveRequest:
     """`inputs` are those of a real call, by name, and nobody's but ours. `units` are the places of those to prove, None all.
-    Units that were made for the sizes of this call alone are not proved at others. With digests of all weights the answer is
-    remembered (`build_cache`)."""
+    Units that were made for the sizes of this call alone are not proved at others. Where digests of weights are
+    given, the proof is remembered for those only."""
 
     build: Build
     objects: tuple[bytes, ...]
@@ -63,8 +63,11 @@ class ProveRequest:
 
 @dataclass(frozen=True, eq=False)
 class ProveReply:
+    """`digests` are those of all weights, where they stayed the same and somebody looked."""
+
     verdicts: tuple[UnitVerdict, ...]
     cpu_s: float
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

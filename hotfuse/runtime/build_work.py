@@ -42,7 +42,7 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     """Verdicts on the units of a build, on a call's inputs and on the same at other sizes, where a tail or a second task shows
     that these sizes do not have. Its kernels run here: one that is wrong may take this process with it."""
     begun = time.process_time()
-    weight = witness = Witness(weight, asked.digests)
+    weight = witness = Witness(weight, asked)
     kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
     verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units)
     found = {verdict.unit: verdict for verdict in verdicts}
@@ -55,9 +55,10 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
         for verdict in elsewhere:
             if verdict.tried and not verdict.ok:
                 found |= {unit: replace(verdict, unit=unit) for unit in alike[verdict.unit]}
-    reply = ProveReply(tuple(found.values()), time.process_time() - begun)
-    if witness.agrees:
-        keep_proof(asked, reply)
+    digests = witness.digests()
+    reply = ProveReply(tuple(found.values()), time.process_time() - begun, digests or {})
+    if digests is not None:
+        keep_proof(replace(asked, digests=digests), reply)
     return reply
 
 

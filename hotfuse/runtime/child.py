@@ -166,7 +166,7 @@ class ChildProcess:
         """Until the socket can be read or written, or was closed."""
         poll = select.poll()  # `select` knows no descriptors past 1023
         poll.register(self._socket, event)
-        did, since_s = -1.0, 0.0
+        did, idle_s, looked_s = -1.0, 0.0, time.monotonic()
         while True:
             left_s = limits.deadline_s - time.monotonic()
             if left_s <= 0:
@@ -176,9 +176,10 @@ class ChildProcess:
             self._check_memory(limits)
             RIGHT_OF_WAY.review()
             now_s, does = time.monotonic(), _work_done(self.pid)
-            if does != did:
-                did, since_s = does, now_s
-            elif now_s - since_s > self._idle_s:
+            if does is not None:  # else it could not
+                did, idle_s = does, idle_s + now_s - looked_s if does == did else 0.0
+            looked_s = now_s
+            if idle_s > self._idle_s:
                 raise WorkerError(f"the {self._name} did nothing for {self._idle_s:g} s and was stopped", HUNG)
 
     def _check_memory(self, limits: _Limits) -> None:
@@ -209,14 +210,14 @@ def _hello() -> bytes:
     return json.dumps({"parent": os.getpid(), "path": [p for p in sys.path if isinstance(p, str)]}).encode()
 
 
-def _work_done(pid: int) -> float:
-    """A number that is another one whenever a process has done something, or could not: it was stopped."""
+def _work_done(pid: int) -> float | None:
+    """A number that grows whenever a process does something; None while it is stopped, or where nobody can tell."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
             state, *fields = file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
-        return time.monotonic()
-    return time.monotonic() if state in "Tt" else float(fields[10]) + float(fields[11])
+        return None
+    return None if state in "Tt" else float(fields[10]) + float(fields[11])
 
 
 def resident_bytes(pid: int) -> int:

@@ -66,12 +66,19 @@ class ServedClass:
         runner = Runner(self.runner.captured, self.runner.config, (build, kernels), like.runner)
         return ServedClass(self.guard, runner, self._live.renamed(runner.names))
 
+    def prepare(self, pace: Pace) -> None:
+        """Prepare weights, before a call comes."""
+        self.runner.prepare(self._tensors(), pace)
+
     def make_ready(self, leaves: Sequence[Any], pace: Pace) -> None:
         """Prepare weights, and bind to the shapes of a call, before one comes."""
+        self.runner.make_ready(leaves, self._tensors(), pace)
+
+    def _tensors(self) -> Sequence[torch.Tensor]:
         tensors = self._live.read()
         if isinstance(tensors, str):
             raise ExecutionError(tensors)
-        self.runner.make_ready(leaves, tensors, pace)
+        return tensors
 
     def answer(self, call: Call) -> Any:
         """The model's answer, or a Miss when the module is not what was captured."""

@@ -127,16 +127,20 @@ class Runner:
             self._short = {}
         self._short[form] = shorten(self.program, bound, leaves, len(weights), self.config.audit_every)
 
+    def prepare(self, tensors: Sequence[torch.Tensor], pace: Pace) -> Sequence[torch.Tensor]:
+        """What is prepared from weights, computed now if it is not there."""
+        if self.prepared is None:
+            return ()
+        self._pace = pace
+        try:
+            return self.prepared.values(self._sources(tensors))[0]
+        finally:
+            self._pace = hurry
+
     def make_ready(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], pace: Pace) -> None:
         """Prepare weights, bind to the shapes of a call, and answer it once, while nobody waits for it: the first run of code
         finds nothing in the caches, and no memory of its own. A program that changes something in place is not run."""
-        given = list(tensors)
-        if self.prepared is not None:
-            self._pace = pace
-            try:
-                given += self.prepared.values(self._sources(tensors))[0]
-            finally:
-                self._pace = hurry
+        given = [*tensors, *self.prepare(tensors, pace)]
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
         if self.native and not self.program.mutations:

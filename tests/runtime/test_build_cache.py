@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -320,10 +321,31 @@ def test_weights_that_change_meanwhile_are_not_what_was_proved(config: Config) -
     assert cached_proof(asked) is None
 
 
-def test_a_witness_of_no_digests_agrees_to_nothing() -> None:
-    witness = Witness(weights(), {})
+def test_a_proof_is_remembered_for_the_weights_that_it_was_given(config: Config) -> None:
+    asked = prove_request(build_here(build_request(config)), config)
+    proof = prove_here(replace(asked, digests={}), weights())
+    assert proof.digests == asked.digests
+    assert cached_proof(asked) is not None
+
+
+def test_a_witness_asks_once_for_what_it_can_keep(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(prove_request(build_here(build_request(config)), config), digests={})
+    count: Counter[str] = Counter()
+
+    def counted(name: str) -> Any:
+        count[name] += 1
+        return weights()(name) * np.float32(count[name])
+
+    witness = Witness(counted, asked)
+    assert np.array_equal(witness("w0"), witness("w0"))
+    assert count["w0"] == 1
+    assert set(witness.digests() or ()) == set(count)
+    monkeypatch.setattr(build_cache, "KEPT_BYTES", 0)
+    witness = Witness(counted, asked)
     witness("w0")
-    assert not witness.agrees
+    witness("w0")  # another one now
+    assert count["w0"] == 3
+    assert witness.digests() is None
 
 
 def test_without_a_cache_no_weight_is_read() -> None:

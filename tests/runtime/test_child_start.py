@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -93,6 +95,37 @@ def test_a_copy_that_does_nothing_hangs_and_one_that_is_stopped_does_not(make: C
     assert caught.value.cause == HUNG
     assert time.monotonic() - began > 2.0
     assert not process.alive
+
+
+def test_what_another_thread_is_importing_is_imported_anew(
+    make: Callable[..., ChildProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "slowly_imported.py").write_text("import time\ntime.sleep(0.5)\nDONE = 5\n", encoding="utf-8")
+    monkeypatch.setattr(child_start, "IMPORTS_S", 0.05)
+    thread = threading.Thread(target=importlib.import_module, args=("slowly_imported",))
+    thread.start()
+    while "slowly_imported" not in sys.modules:
+        time.sleep(0.001)
+    assert child_start._half_imported() == ["slowly_imported"]
+    process = make(idle_s=5)
+    assert ask(process, "__import__('slowly_imported').DONE") == "5"
+    thread.join()
+    assert child_start._half_imported() == []
+    sys.modules.pop("slowly_imported")
+
+
+def test_a_copy_waits_for_imports(make: Callable[..., ChildProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "soon_imported.py").write_text("import time\ntime.sleep(0.3)\n", encoding="utf-8")
+    thread = threading.Thread(target=importlib.import_module, args=("soon_imported",))
+    thread.start()
+    while not child_start._half_imported():
+        time.sleep(0.001)
+    process = make()
+    assert not child_start._half_imported()
+    assert ask(process, "'soon_imported' in __import__('sys').modules") == "True"
+    sys.modules.pop("soon_imported")
 
 
 def test_a_copy_whose_program_ends_runs_nothing_else() -> None:
