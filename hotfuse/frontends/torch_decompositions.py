@@ -51,7 +51,7 @@ def _is_plain(node: torch.fx.Node) -> bool:
         return isinstance(node.target, types.BuiltinFunctionType)  # of sizes, and of several results
     if torch.Tag.nondeterministic_seeded in node.target.tags and not _is_off(node):
         return False
-    return not node.target._schema.is_mutable
+    return not node.target._schema.is_mutable or node.target is torch.ops.aten.detach_.default  # a mark for autograd
 
 
 def _is_off(node: torch.fx.Node) -> bool:

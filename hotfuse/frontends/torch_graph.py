@@ -25,7 +25,7 @@ import hotfuse.frontends.torch_ops  # noqa: F401  (fills IMPORTERS)
 from hotfuse.errors import CaptureError, HotfuseError, LimitExceeded, UnsupportedModel
 from hotfuse.frontends.torch_control import import_control
 from hotfuse.frontends.torch_dim import dim_from_torch, is_unbacked
-from hotfuse.frontends.torch_node import IMPORTERS, Decline, Number, TorchNode, tensor_type, type_from_meta
+from hotfuse.frontends.torch_node import COMPOSITES, IMPORTERS, Decline, Number, TorchNode, tensor_type, type_from_meta
 from hotfuse.frontends.torch_numbers import import_number
 from hotfuse.frontends.torch_template import Live, Template, encode
 from hotfuse.frontends.torch_tensor import axis_order, to_numpy
@@ -39,7 +39,7 @@ from hotfuse.ir.types import ANY, TensorType, Type, type_of
 IDENTITIES = {
     "aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default",
     "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.view_of.default", "prims.view_of.default",
-    "aten.alias_copy.default", "aten.detach_copy.default", "aten.lift.default",
+    "aten.alias_copy.default", "aten.detach_copy.default", "aten.lift.default", "aten.detach_.default",
 }  # fmt: skip
 CHECKS = {  # of values: these stay in their place, and raise as eager does
     "aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default", "aten.sym_constrain_range.default",
@@ -210,7 +210,7 @@ def _import_operator(
     builder: GraphBuilder,
     context: TorchImport,
 ) -> Any:
-    importer = IMPORTERS.get(name)
+    importer = IMPORTERS.get(name) or COMPOSITES.get(name)
     val = node.meta.get("val")
     impure = node.is_impure() or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
     if importer is None:

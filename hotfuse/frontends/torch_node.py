@@ -45,6 +45,7 @@ Imported: TypeAlias = Value | Sequence[Any] | Decline
 Importer: TypeAlias = Callable[..., Imported]
 Scalar: TypeAlias = bool | int | float | complex | Expr | Number
 IMPORTERS: dict[str, Importer] = {}
+COMPOSITES: dict[str, Importer] = {}  # of operators that torch takes apart where these decline
 
 
 def aten(*names: str) -> Callable[[Importer], Importer]:
@@ -55,6 +56,16 @@ def aten(*names: str) -> Callable[[Importer], Importer]:
             if name in IMPORTERS:
                 raise ValueError(f"{name} has two importers")
             IMPORTERS[name] = importer
+        return importer
+
+    return register
+
+
+def composite(*names: str) -> Callable[[Importer], Importer]:
+    """Register an importer for operators that torch makes of others."""
+
+    def register(importer: Importer) -> Importer:
+        COMPOSITES.update(dict.fromkeys(names, importer))
         return importer
 
     return register

@@ -427,5 +427,5 @@ def test_numbers_that_do_not_fit_a_type_are_refused(number: Any) -> None:
 def test_every_importer_names_an_operator_of_torch() -> None:
     from hotfuse.frontends.torch_template import find_operator
 
-    for name in torch_node.IMPORTERS:
+    for name in (*torch_node.IMPORTERS, *torch_node.COMPOSITES):
         assert callable(find_operator(name)), name

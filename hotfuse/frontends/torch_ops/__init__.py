@@ -1,7 +1,8 @@
-"""Importers of ATen operators, one file per family. Importing this package fills `IMPORTERS`."""
+"""Importers of ATen operators, one file per family. Importing this package fills `IMPORTERS` and `COMPOSITES`."""
 
 from hotfuse.frontends.torch_ops import (  # noqa: F401
     attention,
+    composite,
     contraction,
     convert,
     elementwise,
