@@ -55,7 +55,7 @@ class ClassSubject:
         self._captured = self._serving = served
         self._sample: Sample[_Taken] = Sample()
         self._last: Hashable = None  # form that somebody looked at
-        self._ready: ServedClass | None = None  # has prepared weights for the next candidate, and no kernels
+        self._ready: ServedClass | None = None  # has prepared weights for the next candidate
         self.controller = Controller(self, rules)
         served.watcher = weakref.proxy(self)
 
@@ -113,9 +113,9 @@ class ClassSubject:
             raise ExecutionError(tensors)
         return np.asarray(to_numpy(tensors[name].detach()))
 
-    def prepare(self, build: Build, pace: Pace) -> None:
+    def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
         if self._ready is None or self._ready.runner.hoisted is not build.hoisted:
-            made = self._captured.with_kernels(build, {}, self._serving)
+            made = self._captured.with_kernels(build, kernels, self._serving)
             made.prepare(pace)
             self._ready = made
 

@@ -220,7 +220,7 @@ class Making:
     def _prepare(self, made: Made) -> None:
         if made is self._lineup.generic:
             with contextlib.suppress(HotfuseError):  # whoever needs it meets it again
-                self._subject.prepare(made.build, self._lineup.pace())
+                self._subject.prepare(made.build, made.kernels, self._lineup.pace())
 
     def _request(self, made: Made, inputs: Mapping[str, Array]) -> ProveRequest:
         """For a proof of all units of a target."""

@@ -140,7 +140,7 @@ class SessionSubject:
     def weight(self, name: str) -> Array:
         return self._session.graph.constants[name].glance()
 
-    def prepare(self, build: Build, pace: Pace) -> None:
+    def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
         self._main_of(build, pace)
 
     def _main_of(self, build: Build, pace: Pace) -> Graph:

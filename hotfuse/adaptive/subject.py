@@ -59,8 +59,8 @@ class Subject(Protocol):
     def weight(self, name: str) -> Array:
         """A weight of the graph that is to be built. Called by a worker's thread."""
 
-    def prepare(self, build: Build, pace: Pace) -> None:
-        """Compute what a build's kernels read that follows from weights alone; candidates of it are made sooner then."""
+    def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
+        """Compute what kernels read that follows from weights alone, and run none of them; candidates are made sooner then."""
 
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> Any:
         """Something that can answer calls, bound to the shapes of the calls so far."""

@@ -33,7 +33,7 @@ from hotfuse.runtime.objects import generator_version
 
 BUILD, PROOF = "build", "proof"
 PIECE_BYTES = 1 << 20  # hashed in one go: half a millisecond
-KEPT_BYTES = 256 << 20  # of weights that a proof need not ask for twice
+KEPT = 4  # a proof keeps weights, which it need not ask for twice then, in one of so many parts of its process's memory
 # The folders that a build follows from, and those that a proof does.
 _SOURCES = ("ir", "passes", "hardware", "fusion", "codegen", "runtime")
 
@@ -90,7 +90,7 @@ class Witness:
     that were given out, and whether a weight had another one before, or in the request."""
 
     def __init__(self, weight: Weight, asked: ProveRequest) -> None:
-        self._weight, self._room = weight, KEPT_BYTES
+        self._weight, self._room = weight, asked.config.max_worker_bytes // KEPT
         self._kept: dict[str, Array] = {}
         self._digests = dict(asked.digests)
         self._wanted = () if _cache(asked.config) is None else weights_of(asked.build)

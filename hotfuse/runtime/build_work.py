@@ -16,7 +16,7 @@ from hotfuse.errors import HotfuseError
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_cache import Witness, keep_build, keep_proof
-from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
+from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.building import make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.kernels import Kernel
@@ -44,12 +44,13 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     begun = time.process_time()
     weight = witness = Witness(weight, asked)
     kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
-    verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units)
+    met: dict[str, Array] = {}
+    verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units, met=met)
     found = {verdict.unit: verdict for verdict in verdicts}
     alike = _alike(asked.build, [verdict.unit for verdict in verdicts if verdict.ok])
     for inputs in at_other_sizes(asked.build.main, asked.inputs) if asked.other_sizes else ():
         try:
-            elsewhere = prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike))
+            elsewhere = prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike), elsewhere=met)
         except HotfuseError:  # sizes that the model itself does not take: they prove nothing
             continue
         for verdict in elsewhere:

@@ -24,14 +24,16 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.op import OPS
-from hotfuse.ir.types import SizeType, TensorType, Type
+from hotfuse.ir.types import Shape, SizeType, TensorType, Type
 from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.binding import check_size, concrete_attrs, concrete_type, concrete_values, learned_sizes
 from hotfuse.runtime.build import Build, Unit
 from hotfuse.runtime.driver import Driver, get_driver
+from hotfuse.runtime.exact import is_float
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.proof_inputs import resized
 from hotfuse.runtime.segment import Part
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.tier0_values import Tier0Values
@@ -51,22 +53,31 @@ def prove(
     units: Collection[int] | None = None,
     pace: Pace = hurry,
     by: Prover | None = None,
+    met: dict[str, Array] | None = None,
+    elsewhere: Mapping[str, Array] | None = None,
 ) -> list[UnitVerdict]:
     """A verdict on each unit (on those at the places `units`, if given), in order. `weight` is asked, by name, for the weights
-    of the graph that was built. `by` judges a unit in place of `prove_unit`."""
+    of the graph that was built. `by` judges a unit in place of `prove_unit`. What units read of what a call computes is put
+    into `met`. `elsewhere` is what they met at other sizes: it is resized, and nothing that it follows from is computed."""
     chosen = sorted(range(len(build.units)) if units is None else set(units))
     for place in chosen:
         _check_kernels(place, build.units[place], kernels)
-    graph = _needed_graph(build.hoisted, [build.units[place] for place in chosen])
+    own = [build.units[place] for place in chosen]
+    graph = _needed_graph(build.hoisted, own)
     given = given_types(graph, inputs, weight)
     values = concrete_values(graph, given, check_size(config.max_value_bytes))
     sizes = learned_sizes(graph, given)
+    if elsewhere is not None:
+        inside = {id for unit in own for id in unit.nodes}
+        made = {name for node in graph.nodes if node.id in inside for name in node.outputs}
+        read = {name for unit in own for recipe in unit.recipes for name in recipe.reads}
+        known = {name: resized(elsewhere[name], _sizes(values[name])) for name in (read - made) & elsewhere.keys()}
+        graph, inputs = _needed_graph(build.hoisted, own, known), {**inputs, **known}
     nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
     subjects = {place: _subject(graph, build.units[place], kernels, values, sizes, nodes) for place in chosen}
     speakers = _speakers(subjects)
     for place, (first, last) in speakers.items():
-        if place == last != first:
-            subjects[place] = replace(subjects[place], again=True)
+        subjects[place] = replace(subjects[place], again=place == last != first, elsewhere=elsewhere is not None)
     driver, threads = get_driver(), team_size(host_spec(config.isa), config.threads)
 
     order = {node.id: turn for turn, node in enumerate(graph.nodes)}
@@ -86,10 +97,28 @@ def prove(
         for place in due.get(turn, ()):
             misfit = _misfit(subjects[place], graph, values, sizes)
             found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit))
+            if met is not None:
+                met |= _computed(subjects[place], graph, tier_0)
             pace()
         tier_0.drop(turn)
     judged = {verdict.unit: verdict for verdict in found}
     return [replace(_worse(*(judged[place] for place in speakers[unit])), unit=unit) for unit in chosen]
+
+
+def _computed(subject: Subject, graph: Graph, tier_0: Tier0Values) -> dict[str, Array]:
+    """The floats that a unit reads and that have other sizes in other calls."""
+    varied = [n for n in subject.reads if n not in tier_0.lost and any(symbols_of(_shape(graph, n)))]
+    return {name: array for name in varied if is_float(array := tier_0.value(name))}
+
+
+def _shape(graph: Graph, name: str) -> Shape:
+    type = graph.type(name)
+    return (type.shape or ()) if isinstance(type, TensorType) else ()
+
+
+def _sizes(value: Value) -> tuple[int, ...]:
+    assert isinstance(value.type, TensorType)
+    return value.type.sizes
 
 
 def _speakers(subjects: Mapping[int, Subject]) -> dict[int, tuple[int, int]]:
@@ -131,8 +160,9 @@ def _check_kernels(place: int, unit: Unit, kernels: Mapping[TileProgram, Kernel]
         raise VerifyError(f"unit {place} ({', '.join(unit.nodes)}) has no kernel for its program {missing}; compile it first")
 
 
-def _needed_graph(hoisted: Hoisted, units: Sequence[Unit]) -> Graph:
-    """What was split is one graph again: the nodes that some units need, each just before what needs it first."""
+def _needed_graph(hoisted: Hoisted, units: Sequence[Unit], known: Collection[str] = ()) -> Graph:
+    """What was split is one graph again: the nodes that some units need, each just before what needs it first, and none for
+    what is known."""
     halves = [hoisted.main] if hoisted.prepare is None else [hoisted.main, hoisted.prepare]
     producer = {name: node for half in halves for name, node in half.producer.items()}
     wanted = [n for unit in units for n in (*unit.nodes, *(n for r in unit.recipes for n in (*r.reads, *r.writes)))]
@@ -141,7 +171,7 @@ def _needed_graph(hoisted: Hoisted, units: Sequence[Unit]) -> Graph:
     while waiting:
         name, ready = waiting.pop()
         node = producer.get(name)
-        if node is None or node.id in order:
+        if node is None or node.id in order or name in known:
             continue
         if ready:
             order[node.id] = node

@@ -5,13 +5,13 @@ others and what the fold began with. So each unit also runs on the same numbers 
 that leaves out numbers does so several times, and one with a fold that picks a number also on numbers that rise up to zero and
 on numbers that sink down to it. Integers that are places stay as they are.
 
-Sizes hide mistakes too: a tail, or a second task, that a size does not have. `resized` makes a call's inputs longer or shorter,
-for a proof of its own: of planted miscompiles that are wrong at some size, one in nine was right at the first.
+Sizes hide mistakes too: a tail, or a second task, that a size does not have. `at_other_sizes` makes a call's inputs longer or
+shorter, for a proof of its own: of planted miscompiles that are wrong at some size, one in nine was right at the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,14 @@ _SMALL = 1 << 16  # elements: more than these are not shuffled but turned, which
 STIR = 1 / 64  # how far off each float is where it is only stirred, in proportion
 
 
+def is_lossy(ops: Collection[str]) -> bool:
+    """Whether some operator leaves out numbers, so that a mistake may not show in a run."""
+    return not _LOSSY.isdisjoint(ops)
+
+
 def other_inputs(inputs: Values, ops: Collection[str]) -> Iterator[Values]:
     """Other inputs for a unit of these operators, made from the real ones."""
-    lossy, picking = not _LOSSY.isdisjoint(ops), not PICKING.isdisjoint(ops)
+    lossy, picking = is_lossy(ops), not PICKING.isdisjoint(ops)
     small = sum(array.size for array in inputs.values()) <= _SMALL
     movable = {n: a for n, a in inputs.items() if is_float(a) or _INDEXED.isdisjoint(ops)}
     if any(a.size <= _HUGE for a in movable.values()):  # what goes with it is another: a table need not be
@@ -63,16 +68,18 @@ def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
         changed = dict(sizes)
         for place, (name, least) in enumerate(symbols.items()):
             size = sizes[name]
-            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
+            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 1)
         if changed not in seen:
             seen.append(changed)
-            yield {name: _resized(array, _shape(graph, name), changed) for name, array in inputs.items()}
+            wanted = {name: [int(evaluate(dim, changed)) for dim in _shape(graph, name)] for name in inputs}
+            yield {name: resized(array, wanted[name]) for name, array in inputs.items()}
 
 
-def _resized(array: Array, shape: Shape, sizes: Mapping[str, int]) -> Array:
-    for axis, dim in enumerate(shape):
-        places = np.arange(int(evaluate(dim, sizes)))
-        if len(places) != array.shape[axis]:
+def resized(array: Array, sizes: Sequence[int]) -> Array:
+    """The same numbers, repeated or left out along each axis."""
+    for axis, size in enumerate(sizes):
+        places = np.arange(size)
+        if size != array.shape[axis]:
             if array.shape[axis] == 0:  # nothing to repeat
                 array = np.zeros((*array.shape[:axis], 1, *array.shape[axis + 1 :]), array.dtype)
             array = np.take(array, places % array.shape[axis], axis=axis)

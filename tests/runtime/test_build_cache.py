@@ -328,7 +328,7 @@ def test_a_proof_is_remembered_for_the_weights_that_it_was_given(config: Config)
     assert cached_proof(asked) is not None
 
 
-def test_a_witness_asks_once_for_what_it_can_keep(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_witness_asks_once_for_what_it_can_keep(config: Config) -> None:
     asked = replace(prove_request(build_here(build_request(config)), config), digests={})
     count: Counter[str] = Counter()
 
@@ -340,8 +340,7 @@ def test_a_witness_asks_once_for_what_it_can_keep(config: Config, monkeypatch: p
     assert np.array_equal(witness("w0"), witness("w0"))
     assert count["w0"] == 1
     assert set(witness.digests() or ()) == set(count)
-    monkeypatch.setattr(build_cache, "KEPT_BYTES", 0)
-    witness = Witness(counted, asked)
+    witness = Witness(counted, replace(asked, config=replace(config, max_worker_bytes=4)))
     witness("w0")
     witness("w0")  # another one now
     assert count["w0"] == 3

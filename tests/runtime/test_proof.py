@@ -22,6 +22,7 @@ from hotfuse.runtime.exact import exact_values, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_inputs import at_other_sizes, shuffled
+from hotfuse.runtime.tier0_values import Tier0Values
 from hotfuse.runtime.unit_proof import Outcome, Subject, judge_results, run_kernels
 from hotfuse.runtime.unit_rule import BITS, EQUAL, Rule, judge, rule_of
 from hotfuse.runtime.verdict import UnitVerdict
@@ -392,8 +393,8 @@ def test_inputs_of_other_sizes_are_longer_and_shorter(models: dict[str, Built]) 
     model = models["block"]
     feeds = model.feeds(1, **SIZES)
     found = list(at_other_sizes(model.build.main, feeds))
-    assert [x["x"].shape for x in found] == [(9, 3, 24), (1, 17, 24), (1, 3, 24)]
-    assert [x["m"].shape for x in found] == [(9, 1, 1, 3), (1, 1, 1, 17), (1, 1, 1, 3)]
+    assert [x["x"].shape for x in found] == [(7, 3, 24), (1, 15, 24), (1, 3, 24)]
+    assert [x["m"].shape for x in found] == [(7, 1, 1, 3), (1, 1, 1, 15), (1, 1, 1, 3)]
     np.testing.assert_array_equal(found[1]["x"][0, 7:14], feeds["x"][0])
     for each in found:
         assert all(v.ok for v in verdicts(model, each))
@@ -409,6 +410,32 @@ def test_a_mistake_that_one_size_hides_shows_at_another() -> None:
         and not all(verdicts(wrong, each)[0].ok for each in at_other_sizes(model.build.main, feeds))
     ]
     assert hidden
+    for wrong in hidden:
+        met: dict[str, Array] = {}
+        verdicts(wrong, feeds, met=met)
+        assert not all(verdicts(wrong, each, elsewhere=met)[0].ok for each in at_other_sizes(model.build.main, feeds))
+
+
+def test_at_other_sizes_a_unit_is_given_what_it_met_at_the_first(
+    models: dict[str, Built], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, met = models["block"], dict[str, Array]()
+    feeds = model.feeds(1, **SIZES)
+    assert all(v.ok for v in verdicts(model, feeds, met=met))
+    computed: list[str] = []
+    compute = Tier0Values.compute
+    monkeypatch.setattr(Tier0Values, "compute", lambda self, node: (computed.append(node.id), compute(self, node)))
+
+    def nodes(unit: int, **options: Any) -> int:
+        computed.clear()
+        for each in at_other_sizes(model.build.main, feeds):
+            (verdict,) = verdicts(model, each, units=[unit], **options)
+            assert (verdict.ok, verdict.tried) == (True, True)
+        return len(set(computed))
+
+    for place, unit in enumerate(model.build.units):
+        assert nodes(place, elsewhere=met) <= len(unit.nodes) + 6  # views, and what is prepared from weights
+    assert nodes(len(model.build.units) - 1) > 20
 
 
 # what cannot be proved
