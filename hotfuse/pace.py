@@ -5,7 +5,7 @@ five milliseconds to get it back. So work behind a serving model calls its `Pace
 and then, for as long as a call is under way where that is known (`right_of_way`). Where somebody waits for the work it is given
 `hurry`, which does not.
 
-State: when the next rest is due.
+State: when the next rest is due; of each thread, the pace that it goes at.
 """
 
 from __future__ import annotations
@@ -65,6 +65,25 @@ class Brisk(Unhurried):
 
     def rest(self) -> None:
         time.sleep(WORK_S)
+
+
+@contextlib.contextmanager
+def going_at(pace: Pace) -> Iterator[None]:
+    """What this thread computes meanwhile in pieces goes at this pace: large pieces `breathe` between their parts."""
+    before = getattr(_THREAD, "pace", hurry)
+    _THREAD.pace = pace
+    try:
+        yield
+    finally:
+        _THREAD.pace = before
+
+
+def breathe() -> None:
+    """Rest, if this thread goes at a pace and a rest is due."""
+    getattr(_THREAD, "pace", hurry)()
+
+
+_THREAD = threading.local()
 
 
 class _Rests:

@@ -24,7 +24,7 @@ from hotfuse.ir.dim import substitute
 from hotfuse.ir.graph import Constant, Graph, Value
 from hotfuse.ir.op import OPS
 from hotfuse.ir.types import STRING, TensorType, Type
-from hotfuse.pace import Pace, hurry
+from hotfuse.pace import Pace, breathe, going_at, hurry
 from hotfuse.passes.fold import immutable
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.binding import concrete_attrs, concrete_type, learned_sizes
@@ -109,7 +109,8 @@ def _bytes(type: Type) -> int:
 def attached(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace = hurry) -> Graph:
     """The main graph with a skeleton's constants in place, and with what is prepared from them."""
     main = hoisted.main
-    known = {**constants, **_prepared(hoisted, constants, pace)}
+    with going_at(pace):
+        known = {**constants, **_prepared(hoisted, constants)}
     mine = {name: known[name] for name in main.weights if name in known}
     for name, constant in constants.items():
         if name not in mine:
@@ -117,7 +118,7 @@ def attached(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace = h
     return replace(main, constants={**main.constants, **mine}, weights=tuple(w for w in main.weights if w not in mine))
 
 
-def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace) -> dict[str, Constant]:
+def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant]) -> dict[str, Constant]:
     """What a prepare graph makes of constants, on one shelf."""
     prepare = hoisted.prepare
     if prepare is None:
@@ -128,7 +129,7 @@ def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace) -
     places = {name: number for number, name in enumerate(order)}
     left = {name: len(readers) for name, readers in prepare.consumers.items()}
     for node in prepare.nodes:
-        pace()
+        breathe()
         record = OPS[node.op]
         assert record.reference is not None
         with np.errstate(all="ignore"):

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from hotfuse.ir.graph import Graph
+from hotfuse.pace import breathe
 from hotfuse.runtime.memory import ALIGNMENT, aligned_block
 
 HUGE_BYTES = 1 << 21  # of a page
+PIECE_BYTES = 1 << 21  # copied in one go: half a millisecond
 
 Array = np.ndarray[Any, Any]
 
@@ -36,8 +38,18 @@ class Shelf:
     def put(self, number: int, array: Array) -> Array:
         """A copy of an array, at its place."""
         copy = self.place(number).view(array.dtype).reshape(array.shape)
-        copy[...] = array
+        if array.flags.c_contiguous:
+            self.fill(number, array.reshape(-1).view(np.uint8))
+        else:
+            copy[...] = array
         return copy
+
+    def fill(self, number: int, data: Array) -> None:
+        """Copy bytes to a place, piece by piece."""
+        place = self.place(number)
+        for begin in range(0, len(data), PIECE_BYTES):
+            place[begin : begin + PIECE_BYTES] = data[begin : begin + PIECE_BYTES]
+            breathe()
 
 
 def in_order_of_use(graph: Graph, names: Collection[str]) -> list[str]:

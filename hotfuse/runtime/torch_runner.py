@@ -24,7 +24,7 @@ from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
-from hotfuse.pace import Pace, hurry
+from hotfuse.pace import Pace, breathe, going_at
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.shared_values import value_keys
@@ -84,13 +84,12 @@ class Runner:
             order = in_order_of_use(self.hoisted.main, prepared)
             turns = [prepared.index(name) for name in order]
             self.prepared = PreparedWeights(
-                lambda tensors: _shelved(prepare.run(list(tensors), pace=self._pace), turns, self._pace),
+                lambda tensors: _shelved(prepare.run(list(tensors), pace=breathe), turns),
                 config.audit_every,
                 keys,
             )
         self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
         self._resting = False
-        self._pace: Pace = hurry  # of what is prepared
 
     def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:
         """The leaves of the answer to those of a call, with tensors for `names`. Calls of one `form` have leaves of the same
@@ -131,11 +130,8 @@ class Runner:
         """What is prepared from weights, computed now if it is not there."""
         if self.prepared is None:
             return ()
-        self._pace = pace
-        try:
+        with going_at(pace):
             return self.prepared.values(self._sources(tensors))[0]
-        finally:
-            self._pace = hurry
 
     def make_ready(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], pace: Pace) -> None:
         """Prepare weights, bind to the shapes of a call, and answer it once, while nobody waits for it: the first run of code
@@ -199,13 +195,12 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: [values[i] for i in places]
 
 
-def _shelved(tensors: list[torch.Tensor], turns: Sequence[int], pace: Pace = hurry) -> list[torch.Tensor]:
+def _shelved(tensors: list[torch.Tensor], turns: Sequence[int]) -> list[torch.Tensor]:
     """The tensors on one shelf, in this order; each original is let go as soon as it is copied."""
     shelf = Shelf([tensors[i].numel() * tensors[i].element_size() for i in turns])
     for number, i in enumerate(turns):
-        pace()
-        place = torch.from_numpy(shelf.place(number)).view(tensors[i].dtype).view(tensors[i].shape)
-        tensors[i] = place.copy_(tensors[i])
+        shelf.fill(number, tensors[i].contiguous().view(-1).view(torch.uint8).numpy())
+        tensors[i] = torch.from_numpy(shelf.place(number)).view(tensors[i].dtype).view(tensors[i].shape)
     return tensors
 
 

@@ -27,7 +27,7 @@ from hotfuse.errors import ExecutionError
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.locks import make_lock
-from hotfuse.pace import Pace, Unhurried, hurry
+from hotfuse.pace import Unhurried, breathe, going_at
 from hotfuse.runtime.patience import Patience
 from hotfuse.runtime.shared_values import share
 from hotfuse.runtime.weight_stamps import STEPPED, Stamps, mark
@@ -174,7 +174,7 @@ class PreparedWeights:
             if other is not None and other is not made and not other.stamps.change(sources, self._audit_every):
                 return other.values, ""  # another thread was here first
             refreshes = self._refreshes
-            new = self._make(sources, None, hurry)
+            new = self._make(sources, None)
             self._made = new if refreshes == self._refreshes else None
             self.renewals += made is not None
             return new.values, reason
@@ -213,8 +213,8 @@ class PreparedWeights:
     def _renew(self, sources: Sequence[torch.Tensor], before: _Made | None, refreshes: int) -> None:
         """The thread: make values and publish them, unless the weights changed meanwhile."""
         try:
-            with _TURN:
-                new = self._make(sources, before, Unhurried())
+            with _TURN, going_at(Unhurried()):
+                new = self._make(sources, before)
             fits = not new.stamps.doubt(sources, self._audit_every)
         except Exception as error:
             with self._lock:
@@ -230,8 +230,8 @@ class PreparedWeights:
             else:
                 self._patience.judge(0)
 
-    def _make(self, sources: Sequence[torch.Tensor], before: _Made | None, pace: Pace) -> _Made:
-        stamps = Stamps(sources, pace)  # first: what changes while values are computed must not fit
+    def _make(self, sources: Sequence[torch.Tensor], before: _Made | None) -> _Made:
+        stamps = Stamps(sources, breathe)  # first: what changes while values are computed must not fit
         if before is not None and stamps.has_contents_of(before.stamps):
             return _Made(stamps, before.values)
         with torch.no_grad():

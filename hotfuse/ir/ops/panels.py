@@ -18,8 +18,10 @@ import numpy as np
 from hotfuse.ir.dim import Dim, ceildiv
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, broadcast_shapes, define, size_of
 from hotfuse.ir.types import BF16, F16, F32, TensorType, Type
+from hotfuse.pace import breathe
 
 Array = np.ndarray[Any, Any]
+PIECE_BYTES = 1 << 20  # of panels that are written in one go: half a millisecond
 _LINE = 64  # bytes: vectors of a panel that cross a cache line cost twice
 
 
@@ -40,9 +42,12 @@ def pack(y: Array, *, panel: int, last: int) -> Array:
     assert isinstance(columns, int)
     result = _aligned((*batch, k * columns), y.dtype)
     split = whole * panel * k
-    result[..., :split].reshape(*batch, whole, k, panel)[...] = np.moveaxis(
-        y[..., : whole * panel].reshape(*batch, k, whole, panel), -3, -2
-    )
+    target = result[..., :split].reshape(*batch, whole, k, panel)
+    source = np.moveaxis(y[..., : whole * panel].reshape(*batch, k, whole, panel), -3, -2)
+    step = max(1, PIECE_BYTES // max(1, k * panel * y.itemsize))
+    for first in range(0, whole, step):
+        target[..., first : first + step, :, :] = source[..., first : first + step, :, :]
+        breathe()
     if columns > whole * panel:
         rest = result[..., split:].reshape(*batch, k, columns - whole * panel)
         rest[..., : n - whole * panel] = y[..., whole * panel :]
