@@ -68,7 +68,7 @@ def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
         changed = dict(sizes)
         for place, (name, least) in enumerate(symbols.items()):
             size = sizes[name]
-            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 1)
+            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
         if changed not in seen:
             seen.append(changed)
             wanted = {name: [int(evaluate(dim, changed)) for dim in _shape(graph, name)] for name in inputs}

@@ -393,8 +393,8 @@ def test_inputs_of_other_sizes_are_longer_and_shorter(models: dict[str, Built]) 
     model = models["block"]
     feeds = model.feeds(1, **SIZES)
     found = list(at_other_sizes(model.build.main, feeds))
-    assert [x["x"].shape for x in found] == [(7, 3, 24), (1, 15, 24), (1, 3, 24)]
-    assert [x["m"].shape for x in found] == [(7, 1, 1, 3), (1, 1, 1, 15), (1, 1, 1, 3)]
+    assert [x["x"].shape for x in found] == [(9, 3, 24), (1, 17, 24), (1, 3, 24)]
+    assert [x["m"].shape for x in found] == [(9, 1, 1, 3), (1, 1, 1, 17), (1, 1, 1, 3)]
     np.testing.assert_array_equal(found[1]["x"][0, 7:14], feeds["x"][0])
     for each in found:
         assert all(v.ok for v in verdicts(model, each))
