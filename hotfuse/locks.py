@@ -5,22 +5,40 @@ there. What our locks guard is replaced whole or may be made anew, so the child 
 may not: what other threads import on demand they import under `IMPORTS`, and a fork waits for that, as it does for every lock
 of `make_awaited_lock`: a library that was forked amid its work would be broken in the child.
 
-State: weak references to every lock made here.
+State: weak references to every lock made here; the threads that make copies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 
 _LOCKS: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+_COPYING: set[int] = set()
 
 
 def make_lock() -> threading.Lock:
     lock = threading.Lock()
     _LOCKS.add(lock)
     return lock
+
+
+@contextlib.contextmanager
+def copying() -> Iterator[None]:
+    """This thread forks, so that a copy of the process works for it."""
+    _COPYING.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        _COPYING.discard(threading.get_ident())
+
+
+def is_copy() -> bool:
+    """Asked amid a fork, in the child: whether it is a copy that works for its parent, and not a user's."""
+    return threading.get_ident() in _COPYING
 
 
 def _free_all() -> None:

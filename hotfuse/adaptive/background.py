@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from hotfuse.locks import make_lock
+from hotfuse.locks import is_copy, make_lock
 from hotfuse.right_of_way import RIGHT_OF_WAY
 
 TICK_S = 0.25
@@ -102,6 +102,8 @@ class Background:
         """In a forked child: the thread does not exist, and its work was the parent's."""
         self._thread = None
         self._work = queue.SimpleQueue()
+        if is_copy():
+            self._ticked.clear()
 
 
 BACKGROUND = Background()

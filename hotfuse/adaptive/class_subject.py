@@ -77,7 +77,7 @@ class ClassSubject:
     def close(self) -> None:
         self.controller.close()
         self.forget_sample()
-        self._ready = None
+        self.forget_prepared()
 
     def _take(self, call: Call) -> _Taken | None:
         program = self._captured.runner.captured
@@ -118,6 +118,9 @@ class ClassSubject:
             made = self._captured.with_kernels(build, kernels, self._serving)
             made.prepare(pace)
             self._ready = made
+
+    def forget_prepared(self) -> None:
+        self._ready = None
 
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> ServedClass:
         like, self._ready = self._ready or self._serving, None

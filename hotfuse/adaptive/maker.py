@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
     from hotfuse.runtime.workers import Job, Pool
 
+KNOWN, ASKED = "known", "asked"
 NO_PROCESS = "start"  # the cause of an error: `runtime.child.START`, which is not imported before something is built
 
 
@@ -34,6 +35,7 @@ class Maker:
         self._subject = subject
         self._pool: Pool | None = None
         self._digests: Mapping[str, str] = {}
+        self.era = 0  # how often weights changed
         self._found: dict[Target, BuildReply] = {}
         self._kept: set[Target] = set()  # whose builds an earlier process made: it may have proved them, too
         self.pace: Callable[[], Pace] = Unhurried  # of what is done here
@@ -41,6 +43,7 @@ class Maker:
     def forget(self) -> None:
         """The weights are others now."""
         self._digests = {}
+        self.era += 1
 
     @property
     def queue(self) -> int:
@@ -86,9 +89,9 @@ class Maker:
 
     def prove(
         self, target: Target, request: ProveRequest, sampled: bool, done: Callable[[ProveReply | BaseException], None]
-    ) -> bool:
-        """Have units held against the original operators. False: an earlier process did not, and it is not `sampled`: there are
-        no inputs of a call in the request."""
+    ) -> str:
+        """Have units held against the original operators, and say how it goes: an earlier process did (KNOWN), a worker is
+        ASKED, or nobody is, for it is not `sampled`: there are no inputs of a call in the request."""
         from hotfuse.runtime.build_cache import cached_proof, with_digests
 
         subject, asked = self._subject, replace(request, digests=self._digests)
@@ -98,27 +101,25 @@ class Maker:
             found = cached_proof(asked, self.pace())
             if found is not None:
                 done(found)
-                return True
+                return KNOWN
         if not sampled:
-            return False
+            return ""
 
         def here() -> ProveReply:
             from hotfuse.runtime.build_work import prove_here
 
             return prove_here(asked, subject.weight)
 
-        known = self._digests
-
-        def learn(result: ProveReply | BaseException) -> None:
-            if not isinstance(result, BaseException) and self._digests is known:  # not forgotten meanwhile
-                self._digests = result.digests
-            done(result)
-
         with imports(self.pace()):
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
-        self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(learn, here), subject.config))
-        return True
+        self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
+        return ASKED
+
+    def learn(self, era: int, reply: ProveReply) -> None:
+        """Take the digests of weights from a proof that was asked for in some era."""
+        if era == self.era and reply.digests:
+            self._digests = reply.digests
 
     def reproduce(self, target: Target, proof: ProveRequest, unit: int | None, reason: str) -> None:
         """Have what was found wrong written down, so that it can be run again."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.lineup import Lineup, Made
-from hotfuse.adaptive.maker import Maker
+from hotfuse.adaptive.maker import ASKED, Maker
 from hotfuse.adaptive.memory import Memory
 from hotfuse.adaptive.message import (
     Build,
@@ -208,14 +208,26 @@ class Making:
             new = {unit.nodes for unit in self._lineup.new_units(made)}
             asked = replace(asked, units=tuple(i for i, unit in enumerate(asked.build.units) if unit.nodes in new))
 
-        def done(result: ProveReply | BaseException) -> None:
-            self._later(decision, lambda: self._proved(decision, asked, inputs is not None, result))
+        era = self._maker.era
 
-        if not self._maker.prove(target, asked, inputs is not None, done):
+        def handle(result: ProveReply | BaseException) -> None:
+            if not isinstance(result, BaseException):
+                self._maker.learn(era, result)
+            self._proved(decision, asked, inputs is not None, result)
+
+        def done(result: ProveReply | BaseException) -> None:
+            self._later(decision, lambda: handle(result))
+
+        how = self._maker.prove(target, asked, inputs is not None, done)
+        if not how:
             self._go_at(Unhurried)
             self._waiting = decision
-        elif isinstance(target, Generic):
+        elif how == ASKED and isinstance(target, Generic):
             self._post(lambda: self._prepare(made))  # beside the worker: most of them are right
+
+    def _drop_prepared(self) -> None:
+        if not self._lineup.serving:  # what serves shares it
+            self._subject.forget_prepared()
 
     def _prepare(self, made: Made) -> None:
         if made is self._lineup.generic:
@@ -238,10 +250,12 @@ class Making:
             reason = f"{type(result).__name__}: {result}"
             if isinstance(result, WorkerError) and result.cause in KILLED:
                 self._maker.reproduce(target, asked, None, reason)
+            self._drop_prepared()
             self._tell(failed(decision, reason))
             return
         wrong = [v for v in result.verdicts if not v.ok]
         if wrong and not any(v.tried for v in result.verdicts):
+            self._drop_prepared()
             self._tell(failed(decision, wrong[0].reason))
             return
         if wrong:

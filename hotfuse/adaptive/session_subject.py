@@ -151,6 +151,9 @@ class SessionSubject:
             self._attached = build.hoisted, attached(build.hoisted, self._session.graph.constants, pace)
         return self._attached[1]
 
+    def forget_prepared(self) -> None:
+        self._attached = None
+
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> Serving:
         from hotfuse.runtime.native import build_executor
 

@@ -62,6 +62,9 @@ class Subject(Protocol):
     def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
         """Compute what kernels read that follows from weights alone, and run none of them; candidates are made sooner then."""
 
+    def forget_prepared(self) -> None:
+        """No candidate will be made of it soon."""
+
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> Any:
         """Something that can answer calls, bound to the shapes of the calls so far."""
 

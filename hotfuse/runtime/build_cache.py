@@ -101,6 +101,8 @@ class Witness:
         if kept is not None:
             return kept
         array = self._weight(name)
+        if array.flags.writeable:  # the model's own, in its process: it may change at any time
+            array = array.copy()
         if self._wanted:
             found = digest(array)
             self._agrees = self._agrees and self._digests.setdefault(name, found) == found

@@ -44,7 +44,7 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     begun = time.process_time()
     weight = witness = Witness(weight, asked)
     kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
-    met: dict[str, Array] = {}
+    met: dict[str, Array] | None = {} if asked.other_sizes else None
     verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units, met=met)
     found = {verdict.unit: verdict for verdict in verdicts}
     alike = _alike(asked.build, [verdict.unit for verdict in verdicts if verdict.ok])

@@ -68,6 +68,9 @@ def _prepare(greeting: bytes) -> None:
     logging.disable(logging.WARNING)
     import torch
 
+    for device in (torch.cuda, torch.xpu):
+        if device._is_in_bad_fork():  # somebody asked for it before: whatever asks here would fail
+            raise RuntimeError(f"{device.__name__} cannot be used in a copy of a process that has looked at it")
     import hotfuse.frontends.torch_trace
     import hotfuse.passes
 

@@ -75,7 +75,7 @@ class ChildProcess:
             self._socket, theirs = socket.socketpair()
             with theirs:
                 self._process = start(theirs.fileno())
-        except OSError as error:
+        except (OSError, Warning) as error:  # Python warns of forks, and some take warnings for errors
             raise WorkerError(f"no {name} can be started: {error}", START) from error
         self.pid = self._process.pid
         self._inherited_bytes = resident_bytes(self.pid) if isinstance(self._process, Forked) else 0
@@ -113,7 +113,10 @@ class ChildProcess:
         """End it and all that it started."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             if self.alive:
-                os.killpg(self.pid, signal.SIGKILL)
+                try:
+                    os.killpg(self.pid, signal.SIGKILL)
+                except ProcessLookupError:  # it has no group yet
+                    os.kill(self.pid, signal.SIGKILL)
             self._process.wait(timeout=10)
 
     def forget(self) -> None:
@@ -211,9 +214,10 @@ def _hello() -> bytes:
 
 
 def _work_done(pid: int) -> float | None:
-    """A number that grows whenever a process does something; None while it is stopped, or where nobody can tell."""
+    """A number that grows whenever a process's main thread does something; None while it is stopped, or where nobody can
+    tell."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        with open(f"/proc/{pid}/task/{pid}/stat", encoding="ascii") as file:
             state, *fields = file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from hotfuse.locks import make_lock
+from hotfuse.locks import copying, make_lock
 
 LOOK_S = 0.002  # between looks whether a copy has ended, or an import
 IMPORTS_S = 1.0  # that are waited for
@@ -71,16 +71,17 @@ def forked(main: Callable[[], NoReturn]) -> Start:
     """A copy of this process that runs `main` and nothing else."""
 
     def start(descriptor: int) -> Process:
-        deadline = time.monotonic() + IMPORTS_S
-        while _half_imported() and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _leave_the_parent(descriptor)
-                main()
-            finally:  # whatever happened: nobody else's code goes on in a copy
-                os._exit(1)
+        _await_imports()
+        with copying():
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    _leave_the_parent(descriptor)
+                    main()
+                finally:  # whatever happened: nobody else's code goes on in a copy
+                    os._exit(1)
+        with contextlib.suppress(OSError):  # here as well: it may never come to that, and is killed by its group
+            os.setpgid(pid, pid)
         return Forked(pid)
 
     return start
@@ -91,6 +92,15 @@ def _half_imported() -> list[str]:
     locks: Mapping[str, Any] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
     found = [(name, lock) for name, reference in list(locks.items()) if (lock := reference()) is not None]
     return [name for name, lock in found if getattr(lock, "owner", None) not in (None, threading.get_ident())]
+
+
+def _await_imports() -> None:
+    """Wait for what other threads import; OSError where that takes too long. What they begin now is imported anew in a copy."""
+    deadline = time.monotonic() + IMPORTS_S
+    while names := _half_imported():
+        if time.monotonic() > deadline:
+            raise OSError(f"another thread imports {names[0]}")
+        time.sleep(LOOK_S)
 
 
 def _import_anew(names: Sequence[str]) -> None:

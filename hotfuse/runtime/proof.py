@@ -2,8 +2,9 @@
 
 Tier 0 computes the values of the graph node by node, in numpy. As soon as a unit's nodes are done, its kernels run on what tier
 0 computed for what they read (`unit_proof`), so that no error hides behind another's. Weights are asked for when needed first,
-prepared values are computed then, and everything is dropped after its last use: at any time there is little more than a
-layer in memory. Kernels may write anywhere: this belongs into a process that can be lost.
+prepared values are computed then, and everything is dropped after its last use: at any time there is little more than a layer
+in memory, and what is kept, within bounds, for proofs at other sizes. Kernels may write anywhere: this belongs into a process
+that can be lost.
 
 Layers are the same code at the same sizes, with other weights: of such units the first and the last speak for all.
 """
@@ -40,6 +41,8 @@ from hotfuse.runtime.tier0_values import Tier0Values
 from hotfuse.runtime.unit_proof import Outcome, Subject, prove_unit
 from hotfuse.runtime.verdict import UnitVerdict
 
+MET = 8  # what units met is kept in one of so many parts of the process's memory
+
 Array = np.ndarray[Any, Any]
 Prover = Callable[[Subject, Mapping[str, Array], Driver, int], Outcome]
 
@@ -58,7 +61,8 @@ def prove(
 ) -> list[UnitVerdict]:
     """A verdict on each unit (on those at the places `units`, if given), in order. `weight` is asked, by name, for the weights
     of the graph that was built. `by` judges a unit in place of `prove_unit`. What units read of what a call computes is put
-    into `met`. `elsewhere` is what they met at other sizes: it is resized, and nothing that it follows from is computed."""
+    into `met`, as far as there is room. `elsewhere` is what they met at other sizes: it is resized, and nothing that it follows
+    from is computed."""
     chosen = sorted(range(len(build.units)) if units is None else set(units))
     for place in chosen:
         _check_kernels(place, build.units[place], kernels)
@@ -97,18 +101,21 @@ def prove(
         for place in due.get(turn, ()):
             misfit = _misfit(subjects[place], graph, values, sizes)
             found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit))
-            if met is not None:
-                met |= _computed(subjects[place], graph, tier_0)
+            if met is not None and place == speakers[place][0]:
+                _note(met, subjects[place], graph, tier_0, config.max_worker_bytes // MET)
             pace()
         tier_0.drop(turn)
     judged = {verdict.unit: verdict for verdict in found}
     return [replace(_worse(*(judged[place] for place in speakers[unit])), unit=unit) for unit in chosen]
 
 
-def _computed(subject: Subject, graph: Graph, tier_0: Tier0Values) -> dict[str, Array]:
-    """The floats that a unit reads and that have other sizes in other calls."""
-    varied = [n for n in subject.reads if n not in tier_0.lost and any(symbols_of(_shape(graph, n)))]
-    return {name: array for name in varied if is_float(array := tier_0.value(name))}
+def _note(met: dict[str, Array], subject: Subject, graph: Graph, tier_0: Tier0Values, most_bytes: int) -> None:
+    """Keep the floats that a unit reads and that have other sizes in other calls, while there is room."""
+    for name in subject.reads:
+        if name not in tier_0.lost and any(symbols_of(_shape(graph, name))):
+            array = tier_0.value(name)
+            if is_float(array) and sum(a.nbytes for a in met.values()) + array.nbytes <= most_bytes:
+                met[name] = array
 
 
 def _shape(graph: Graph, name: str) -> Shape:

@@ -96,12 +96,16 @@ def _why_not_copy() -> str:
 
 def _asked(job: CaptureJob, kind: Kind) -> Job:
     def finish(found: Any) -> None:
-        if kind.copy and isinstance(found, WorkerError) and found.cause in (DIED, HUNG):
-            _lost.append(f"a copy was lost before: {found}")
-            with contextlib.suppress(Exception):
-                job.lost(str(found))
-            submit(replace(job, copy=False), kind.urgent)
-            return
+        if kind.copy and isinstance(found, WorkerError) and found.cause in (DIED, HUNG, START) and not _stopping:
+            if found.cause != START:
+                _lost.append(f"a copy was lost before: {found}")
+                with contextlib.suppress(Exception):
+                    job.lost(str(found))
+            try:
+                submit(replace(job, copy=False), kind.urgent)
+                return
+            except Exception as error:  # no more threads
+                found = error
         job.finish(_as_capture_error(found) if isinstance(found, BaseException) else found)
 
     return Job(
@@ -185,6 +189,7 @@ def _hello() -> dict[str, Any]:
 
 def stop_workers() -> None:
     """Kill the child processes; jobs still queued are never finished."""
+    _stopping.append(True)
     for worker in list(_workers.values()):
         process = worker.process
         if process is not None:
@@ -203,5 +208,6 @@ _lock = make_lock()
 _here = make_lock()
 _workers: dict[Kind, Worker] = {}
 _lost: list[str] = []  # why copies are not made any more
+_stopping: list[bool] = []  # the process ends, and starts nothing
 os.register_at_fork(after_in_child=_drop_after_fork)
 atexit.register(stop_workers)

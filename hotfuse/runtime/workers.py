@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.errors import WorkerError
-from hotfuse.locks import make_lock
+from hotfuse.locks import is_copy, make_lock
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import faults
 from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
@@ -253,7 +253,7 @@ class Pool:
         for worker in workers:
             if worker.process is not None:
                 worker.process.forget()
-        for job in jobs:
+        for job in () if is_copy() else jobs:  # a copy has other things to do
             finish(job, WorkerError("the process was forked, and the workers are its parent's", FORKED))
 
 

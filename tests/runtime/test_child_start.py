@@ -17,12 +17,14 @@ import pytest
 import torch
 
 import hotfuse
+from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.errors import WorkerError
 from hotfuse.runtime import child_start, torch_capture
 from hotfuse.runtime.child import HUNG, ChildProcess
 from hotfuse.runtime.child_main import run
 from hotfuse.runtime.child_start import Forked, forked, why_not_fork
 from hotfuse.runtime.torch_module import controls
+from hotfuse.runtime.workers import Job, Pool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies are made elsewhere")
 
@@ -31,12 +33,20 @@ def toy(request: bytes, ask_back: Any) -> bytes:
     """What a copy can tell of itself."""
     if request == b"sleep":
         time.sleep(1000)
+    if request == b"beside":
+        threading.Thread(target=_count, daemon=True).start()
+        time.sleep(1000)
     if request == b"eat":
         kept = bytearray(os.urandom(1 << 10)) * (300 << 10)
         time.sleep(1000 if kept else 0)
     if request == b"threads":
         return str(threading.active_count()).encode()
     return str(eval(request, {"os": os, "signal": signal})).encode()  # ours: a line of this file
+
+
+def _count() -> None:
+    while True:
+        sum(range(1000))
 
 
 @pytest.fixture(name="make")
@@ -102,13 +112,18 @@ def test_what_another_thread_is_importing_is_imported_anew(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "slowly_imported.py").write_text("import time\ntime.sleep(0.5)\nDONE = 5\n", encoding="utf-8")
-    monkeypatch.setattr(child_start, "IMPORTS_S", 0.05)
     thread = threading.Thread(target=importlib.import_module, args=("slowly_imported",))
     thread.start()
     while "slowly_imported" not in sys.modules:
         time.sleep(0.001)
     assert child_start._half_imported() == ["slowly_imported"]
-    process = make(idle_s=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(child_start, "IMPORTS_S", 0.01)
+        with pytest.raises(WorkerError, match="another thread imports slowly_imported") as caught:
+            make()
+        assert caught.value.cause == "start"
+        patch.setattr(child_start, "_await_imports", lambda: None)  # as if it had begun just now
+        process = make(idle_s=5)
     assert ask(process, "__import__('slowly_imported').DONE") == "5"
     thread.join()
     assert child_start._half_imported() == []
@@ -144,6 +159,43 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
+def test_a_copy_that_hangs_before_it_has_a_group_is_killed(
+    make: Callable[..., ChildProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_start, "_leave_the_parent", lambda descriptor: time.sleep(1000))
+    monkeypatch.setattr(os, "setpgid", lambda *_: None)
+    process = make(idle_s=0.5)
+    assert os.getpgid(process.pid) != process.pid
+    with pytest.raises(WorkerError, match="did nothing"):
+        ask(process, "1")
+    assert not process.alive
+
+
+def test_other_threads_of_a_copy_do_not_hide_that_it_hangs(make: Callable[..., ChildProcess]) -> None:
+    process = make(idle_s=0.5)
+    with pytest.raises(WorkerError, match="did nothing"):
+        ask(process, "beside")
+
+
+def test_a_copy_goes_on_with_nothing_of_its_parent_s(make: Callable[..., ChildProcess]) -> None:
+    """Jobs of a pool end with an error in a fork that is the user's; in a copy nobody hears of it."""
+    pool, heard = Pool("tests.runtime.toy_worker", 1), []
+    BACKGROUND.register(Ticking())
+    try:
+        job = Job("sleep", lambda: b"sleep 100", lambda result: BACKGROUND.post(lambda: heard.append(result)), 100.0, 1 << 40)
+        pool.submit(job)
+        process = make()
+        time.sleep(0.5)
+        assert ask(process, "threads") == "2"
+    finally:
+        pool.close()
+
+
+class Ticking:
+    def tick(self, now_s: float) -> None:
+        """Nothing."""
+
+
 def test_waiting_for_a_copy_ends(make: Callable[..., ChildProcess]) -> None:
     process = make()
     assert isinstance(process._process, Forked)
@@ -170,6 +222,30 @@ def _hang(behind: bool) -> NoReturn:
 
 def _die(behind: bool) -> NoReturn:
     os._exit(3)
+
+
+def _no_memory() -> int:
+    raise OSError(12, "Cannot allocate memory")
+
+
+def test_a_capture_for_which_no_copy_can_be_made_is_made_in_a_fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_capture, "_workers", {})
+    monkeypatch.setattr(torch_capture, "_lost", [])
+    monkeypatch.setattr(os, "fork", _no_memory)
+    fast = hotfuse.compile(torch.nn.Linear(3, 3).eval().requires_grad_(False), wait=True, cache="off")
+    fast(torch.ones(2, 3))
+    assert fast.report().answered == 1
+    assert not torch_capture._lost
+
+
+def test_a_device_that_the_parent_looked_at_is_left_to_a_fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_capture, "_workers", {})
+    monkeypatch.setattr(torch_capture, "_lost", [])
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    fast = hotfuse.compile(torch.nn.Linear(3, 3).eval().requires_grad_(False), wait=True, cache="off")
+    fast(torch.ones(2, 3))
+    assert fast.report().answered == 1
+    assert "cannot be used in a copy" in controls(fast).events.of("worker.died")[0].reason
 
 
 @pytest.mark.parametrize("fault", [_hang, _die])
