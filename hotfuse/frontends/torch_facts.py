@@ -1,7 +1,7 @@
 """Facts: what this process holds in classes and globals, in words that another process can compare with its own.
 
-A fresh capture process imports the model's code anew. Where a global was changed since, or a method was replaced, its module is not
-the caller's although both have the same source; then their facts differ.
+A fresh capture process imports the model's code anew. Where a global was changed since, or a method was replaced, its module
+is not the caller's although both have the same source; then their facts differ.
 """
 
 from __future__ import annotations
