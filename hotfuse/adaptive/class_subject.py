@@ -141,7 +141,7 @@ class ClassSubject:
             self._serving.special = None
             report(ok, reason)
 
-        self._serving.special = Shadow(candidate, form, told)
+        self._serving.special = Shadow(candidate, form, told, self.controller.later)
 
     def duel(self, form: Hashable, other: ServedClass | None, report: Timed) -> None:
         serving = self._serving

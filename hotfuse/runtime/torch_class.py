@@ -5,7 +5,7 @@ State: prepared weights (`Runner`'s) and stamps of tensors that the program took
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +20,7 @@ from hotfuse.runtime.torch_call import has_form
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
 from hotfuse.runtime.torch_runner import Runner, Unready
 from hotfuse.runtime.turns import Duel, Shadow
-from hotfuse.runtime.weight_stamps import Stamps, versions
+from hotfuse.runtime.weight_stamps import Stamps, mark, versions
 from hotfuse.runtime.weights import LiveWeights, needs_gradient
 
 if TYPE_CHECKING:
@@ -102,6 +102,11 @@ class ServedClass:
         except (BadIndex, DimError) as error:  # native code writes nothing that anybody sees before it is done
             return Miss(str(error))
         return self._build(leaves)
+
+    def state_of_weights(self) -> Hashable:
+        """What tells the weights as they are from others, as far as changes leave a trace."""
+        tensors = self._live.read()
+        return tensors if isinstance(tensors, str) else mark(tensors)
 
     def writes(self, call: Call) -> list[torch.Tensor]:
         """The tensors, of the call and of the module, that the program changes in place."""

@@ -24,6 +24,7 @@ import torch
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError, HotfuseError
 from hotfuse.locks import make_lock
+from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_captures import Captures
 from hotfuse.runtime.torch_classes import ClassTable
@@ -201,7 +202,14 @@ class Member:
         return _Own(own, agreed=not difference)
 
     def _shadow(self, shadow: Shadow, call: Call, eager: Callable[[], Any]) -> _Own | Miss:
-        """The module's own answer to a call that a candidate answered, too; whether they are alike is told to who asked."""
+        """The module's own answer to a call that a candidate answers, too; whether they are alike is told to who asked."""
+        from hotfuse.runtime.torch_trial import can_wait, own_answer
+
+        if shadow.later is not None and can_wait(shadow.candidate):
+            own = own_answer(eager)
+            if shadow.claim():
+                self._shadow_later(shadow, call, own, shadow.later)
+            return _Own(own, agreed=False)
         try:
             trial = _begin_trial(shadow.candidate, call)
         except HotfuseError as error:
@@ -214,6 +222,30 @@ class Member:
             self.captures.disown(shadow.candidate.runner.captured)
         shadow.report(not difference, difference)
         return _Own(own, agreed=False)
+
+    def _shadow_later(self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None]) -> None:
+        """Have a candidate answer a call when its caller has gone on: together both would take twice a call's time."""
+        from hotfuse.runtime.torch_trial import witness
+
+        def judge() -> None:
+            Unhurried().rest()
+            try:
+                difference = seen.judge(shadow.candidate)
+            except HotfuseError as error:
+                difference = str(error)
+            if difference is None:
+                shadow.release()
+                return
+            if difference:
+                self.captures.disown(shadow.candidate.runner.captured)
+            shadow.report(not difference, difference)
+
+        try:
+            seen = witness(shadow.candidate, call, own)
+        except CaptureError as error:
+            shadow.report(False, str(error))
+            return
+        later(judge)
 
     def _miss(self, why: str) -> None:
         if why:

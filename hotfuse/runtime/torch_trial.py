@@ -9,7 +9,7 @@ the module does all of it itself: what the caller sees of the call is the module
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,18 +38,56 @@ class Trial:
 
     def judge(self, eager: Callable[[], Any]) -> tuple[Any, str]:
         """The module's own answer, and in what the plan's differs from it; "" if it does not."""
-        with unrouted(), uncounted():
-            own = eager()
+        own = own_answer(eager)
         try:
-            leaves, form = take_apart(own)
+            return own, self.differs(*take_apart(own))
         except CaptureError as error:
             return own, str(error)
+
+    def differs(self, leaves: Sequence[Any], form: Form) -> str:
+        """In what the plan's answer differs from the module's, which has these leaves; "" if it does not."""
         if form != self.form:
-            return own, f"the answer has the structure {_short(self.form)}, the module's has {_short(form)}"
+            return f"the answer has the structure {_short(self.form)}, the module's has {_short(form)}"
         pairs = [(f"output {i}", *pair) for i, pair in enumerate(zip(self.leaves, leaves, strict=True))]
         pairs += [("what it writes in place", *pair) for pair in zip(self.written, self.places, strict=True)]
         found = (f"{what}: {why}" for what, a, b in pairs if (why := _difference(a, b)))
-        return own, next(found, "")
+        return next(found, "")
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """A call that the module answered: copies of its leaves and of its answer's, and what state weights were in."""
+
+    call: Call
+    leaves: Sequence[Any]
+    form: Form
+    weights: Hashable
+
+    def judge(self, served: ServedClass) -> str | None:
+        """In what a plan's answer to the same call differs; "" if it does not, None where it cannot be told any more."""
+        with torch.no_grad():
+            answer = served.answer(self.call)
+        if isinstance(answer, Miss) or served.state_of_weights() != self.weights:
+            return None
+        return Trial(*take_apart(answer), (), ()).differs(self.leaves, self.form)
+
+
+def can_wait(served: ServedClass) -> bool:
+    """Whether a plan's answer to a call is the same later on: it changes nothing in place, and draws no random numbers."""
+    return not served.program.mutations and not served.program.has_effects
+
+
+def witness(served: ServedClass, call: Call, own: Any) -> Witnessed:
+    """Keep a call and the module's answer, while nobody else changes them; CaptureError if they cannot be kept."""
+    leaves, form = take_apart(own)
+    copied = call._replace(leaves=list(map(_copy, call.leaves)))
+    return Witnessed(copied, list(map(_copy, leaves)), form, served.state_of_weights())
+
+
+def own_answer(eager: Callable[[], Any]) -> Any:
+    """The module's answer, by nobody but itself."""
+    with unrouted(), uncounted():
+        return eager()
 
 
 def begin_trial(served: ServedClass, call: Call) -> Trial | Miss:

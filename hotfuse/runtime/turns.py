@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
@@ -22,14 +22,28 @@ Timed = Callable[["Times"], None]
 
 @dataclass(frozen=True)
 class Shadow:
-    """The next call, of one form if any is named, is answered by the candidate as well."""
+    """The next call, of one form if any is named, is answered by the candidate as well; `later`, where its caller need not wait
+    for that."""
 
     candidate: Any
     form: Hashable | None
     report: Report
+    later: Callable[[Callable[[], None]], None] | None = None
+    _free: list[bool] = field(default_factory=lambda: [True])  # its pop is one step, whoever else calls
 
     def takes(self, form: Hashable) -> bool:
-        return self.form is None or self.form == form
+        return bool(self._free) and (self.form is None or self.form == form)
+
+    def claim(self) -> bool:
+        """Take a call for it, if no other was taken."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return False
+
+    def release(self) -> None:
+        """The call told nothing: the next may do."""
+        self._free.append(True)
 
 
 @dataclass(frozen=True)
