@@ -25,7 +25,7 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.op import OPS
-from hotfuse.ir.types import Shape, SizeType, TensorType, Type
+from hotfuse.ir.types import SizeType, TensorType, Type
 from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.binding import check_size, concrete_attrs, concrete_type, concrete_values, learned_sizes
@@ -34,7 +34,7 @@ from hotfuse.runtime.driver import Driver, get_driver
 from hotfuse.runtime.exact import is_float
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.proof_inputs import resized
+from hotfuse.runtime.proof_inputs import resized, shape_of
 from hotfuse.runtime.segment import Part
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.tier0_values import Tier0Values
@@ -112,15 +112,10 @@ def prove(
 def _note(met: dict[str, Array], subject: Subject, graph: Graph, tier_0: Tier0Values, most_bytes: int) -> None:
     """Keep the floats that a unit reads and that have other sizes in other calls, while there is room."""
     for name in subject.reads:
-        if name not in tier_0.lost and any(symbols_of(_shape(graph, name))):
+        if name not in tier_0.lost and any(symbols_of(shape_of(graph, name))):
             array = tier_0.value(name)
             if is_float(array) and sum(a.nbytes for a in met.values()) + array.nbytes <= most_bytes:
                 met[name] = array
-
-
-def _shape(graph: Graph, name: str) -> Shape:
-    type = graph.type(name)
-    return (type.shape or ()) if isinstance(type, TensorType) else ()
 
 
 def _sizes(value: Value) -> tuple[int, ...]:

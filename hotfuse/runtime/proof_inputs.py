@@ -62,7 +62,7 @@ def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
     then the other way round, then all shorter."""
     types = {**{w: graph.type(w) for w in graph.weights}, **{n: type_of(a) for n, a in inputs.items()}}
     sizes = learned_sizes(graph, types)
-    symbols = {s.name: s.minimum for n in inputs for s in symbols_of(_shape(graph, n)) if s.name in sizes}
+    symbols = {s.name: s.minimum for n in inputs for s in symbols_of(shape_of(graph, n)) if s.name in sizes}
     seen = [sizes]
     for turn in (0, 1, None):
         changed = dict(sizes)
@@ -71,7 +71,7 @@ def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
             changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
         if changed not in seen:
             seen.append(changed)
-            wanted = {name: [int(evaluate(dim, changed)) for dim in _shape(graph, name)] for name in inputs}
+            wanted = {name: [int(evaluate(dim, changed)) for dim in shape_of(graph, name)] for name in inputs}
             yield {name: resized(array, wanted[name]) for name, array in inputs.items()}
 
 
@@ -86,7 +86,8 @@ def resized(array: Array, sizes: Sequence[int]) -> Array:
     return array
 
 
-def _shape(graph: Graph, name: str) -> Shape:
+def shape_of(graph: Graph, name: str) -> Shape:
+    """Of a tensor of a graph; none of anything else."""
     type = graph.type(name)
     return (type.shape or ()) if isinstance(type, TensorType) else ()
 
