@@ -1,9 +1,10 @@
-"""Locks that are free in a forked child, and imports that no fork happens amid.
+"""Locks that are free in a forked child, and imports that a fork does not cut off.
 
 A lock held by another thread while this process forks would stay locked in the child for ever: that thread does not exist
 there. What our locks guard is replaced whole or may be made anew, so the child may take it as it is. A half-imported module it
-may not: what other threads import on demand they import under `IMPORTS`, and a fork waits for that, as it does for every lock
-of `make_awaited_lock`: a library that was forked amid its work would be broken in the child.
+may not, and Python's lock of it is nobody's there: the child forgets it and imports it anew. A library that was forked amid its
+work would be broken in the child: a fork waits for the locks of `make_awaited_lock`, and for imports under `IMPORTS`, those of
+libraries that cannot be imported anew.
 
 State: weak references to every lock made here; the threads that make copies.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 _LOCKS: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
 _COPYING: set[int] = set()
@@ -41,9 +44,23 @@ def is_copy() -> bool:
     return threading.get_ident() in _COPYING
 
 
+def half_imported() -> list[str]:
+    """The modules that other threads are importing: Python has a lock for each."""
+    found = [(name, lock) for name, reference in list(_import_locks().items()) if (lock := reference()) is not None]
+    return [name for name, lock in found if getattr(lock, "owner", None) not in (None, threading.get_ident())]
+
+
+def _import_locks() -> dict[str, Any]:
+    return getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
+
+
 def _free_all() -> None:
+    """In a forked child."""
     for lock in _LOCKS:
         lock._at_fork_reinit()  # type: ignore[attr-defined]
+    for name in half_imported():
+        _import_locks().pop(name, None)
+        sys.modules.pop(name, None)
 
 
 os.register_at_fork(after_in_child=_free_all)

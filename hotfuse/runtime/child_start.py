@@ -5,9 +5,9 @@
 
 In a copy there is one thread. Whatever lock another thread of ours held at that moment stays locked there: ours are free
 (`locks`), those of Python, of malloc and of the loader, too, and a library's may not be. So a copy may hang, and who starts one
-needs another way then. What others are importing is waited for, and what they still are is imported anew in the copy. It gives
-up what is not its own: descriptors, handlers of signals, a place in the parent's group, and garbage, which the parent still has
-to see to.
+needs another way then. What others are importing is waited for; what they begin meanwhile a copy imports anew. It gives up
+what is not its own: descriptors, handlers of signals, a place in the parent's group, and garbage, which the parent still has to
+see to.
 
 State: none.
 """
@@ -20,13 +20,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
-from hotfuse.locks import copying, make_lock
+from hotfuse.locks import copying, half_imported, make_lock
 
 LOOK_S = 0.002  # between looks whether a copy has ended, or an import
 IMPORTS_S = 1.0  # that are waited for
@@ -87,28 +86,13 @@ def forked(main: Callable[[], NoReturn]) -> Start:
     return start
 
 
-def _half_imported() -> list[str]:
-    """The modules that other threads are importing: Python has a lock for each."""
-    locks: Mapping[str, Any] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
-    found = [(name, lock) for name, reference in list(locks.items()) if (lock := reference()) is not None]
-    return [name for name, lock in found if getattr(lock, "owner", None) not in (None, threading.get_ident())]
-
-
 def _await_imports() -> None:
     """Wait for what other threads import; OSError where that takes too long. What they begin now is imported anew in a copy."""
     deadline = time.monotonic() + IMPORTS_S
-    while names := _half_imported():
+    while names := half_imported():
         if time.monotonic() > deadline:
             raise OSError(f"another thread imports {names[0]}")
         time.sleep(LOOK_S)
-
-
-def _import_anew(names: Sequence[str]) -> None:
-    """Forget modules whose import will not go on, as the thread that did it is not here."""
-    locks: dict[str, Any] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
-    for name in names:
-        locks.pop(name, None)
-        sys.modules.pop(name, None)
 
 
 def why_not_fork(used_bytes: int) -> str:
@@ -154,7 +138,6 @@ class Forked:
 def _leave_the_parent(descriptor: int) -> None:
     """Keep nothing of the parent's that it or others would notice."""
     gc.freeze()
-    _import_anew(_half_imported())
     sys.settrace(None)
     sys.setprofile(None)
     os.setpgid(0, 0)

@@ -19,6 +19,7 @@ import torch
 import hotfuse
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.errors import WorkerError
+from hotfuse.locks import half_imported
 from hotfuse.runtime import child_start, torch_capture
 from hotfuse.runtime.child import HUNG, ChildProcess
 from hotfuse.runtime.child_main import run
@@ -116,7 +117,7 @@ def test_what_another_thread_is_importing_is_imported_anew(
     thread.start()
     while "slowly_imported" not in sys.modules:
         time.sleep(0.001)
-    assert child_start._half_imported() == ["slowly_imported"]
+    assert half_imported() == ["slowly_imported"]
     with monkeypatch.context() as patch:
         patch.setattr(child_start, "IMPORTS_S", 0.01)
         with pytest.raises(WorkerError, match="another thread imports slowly_imported") as caught:
@@ -126,8 +127,24 @@ def test_what_another_thread_is_importing_is_imported_anew(
         process = make(idle_s=5)
     assert ask(process, "__import__('slowly_imported').DONE") == "5"
     thread.join()
-    assert child_start._half_imported() == []
+    assert half_imported() == []
     sys.modules.pop("slowly_imported")
+
+
+def test_a_child_that_a_user_forks_amid_an_import_imports_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "cut_off.py").write_text("import time\ntime.sleep(0.5)\nDONE = 5\n", encoding="utf-8")
+    thread = threading.Thread(target=importlib.import_module, args=("cut_off",))
+    thread.start()
+    while "cut_off" not in sys.modules:
+        time.sleep(0.001)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        os._exit(importlib.import_module("cut_off").DONE)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    thread.join()
+    assert sys.modules.pop("cut_off").DONE == 5
 
 
 def test_a_copy_waits_for_imports(make: Callable[..., ChildProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +152,10 @@ def test_a_copy_waits_for_imports(make: Callable[..., ChildProcess], tmp_path: P
     (tmp_path / "soon_imported.py").write_text("import time\ntime.sleep(0.3)\n", encoding="utf-8")
     thread = threading.Thread(target=importlib.import_module, args=("soon_imported",))
     thread.start()
-    while not child_start._half_imported():
+    while not half_imported():
         time.sleep(0.001)
     process = make()
-    assert not child_start._half_imported()
+    assert not half_imported()
     assert ask(process, "'soon_imported' in __import__('sys').modules") == "True"
     sys.modules.pop("soon_imported")
 
