@@ -75,6 +75,7 @@ class Config:
     reproductions: str = _option("HOTFUSE_REPRODUCTIONS", "")
     # processes that compile and prove kernels behind a model that serves
     workers: int = _option("HOTFUSE_WORKERS", 1, least=1)
+    # for one request to such a process; seconds in which it is stopped or waits for a core do not count
     compile_timeout_s: float = _option("HOTFUSE_COMPILE_TIMEOUT_S", 120.0, least=0)
     # physical memory of one such process; 0 takes a quarter of what this process may use
     max_worker_bytes: int = _option("HOTFUSE_MAX_WORKER_BYTES", 0, least=0)

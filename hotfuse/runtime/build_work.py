@@ -6,8 +6,9 @@ cache is asked for its code (`objects`); what comes of it all is put there (`bui
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.codegen import llvm_compile
@@ -22,7 +23,8 @@ from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.objects import generator_version, object_of
 from hotfuse.runtime.proof import prove
-from hotfuse.runtime.proof_inputs import at_other_sizes
+from hotfuse.runtime.proof_sizes import at_other_sizes, cut
+from hotfuse.runtime.verdict import UnitVerdict
 
 
 def build_here(asked: BuildRequest) -> BuildReply:
@@ -45,10 +47,10 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     weight = witness = Witness(weight, asked)
     kernels = {p: Kernel(p, data) for p, data in zip(asked.build.programs, asked.objects, strict=True)}
     met: dict[str, Array] | None = {} if asked.other_sizes else None
-    verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, asked.units, met=met)
-    found = {verdict.unit: verdict for verdict in verdicts}
-    alike = _alike(asked.build, [verdict.unit for verdict in verdicts if verdict.ok])
-    for inputs in at_other_sizes(asked.build.main, asked.inputs) if asked.other_sizes else ():
+    part = cut(asked.build.main, asked.inputs) if asked.other_sizes else asked.inputs
+    found = _proved_on(part, asked, kernels, weight, met)
+    alike = _alike(asked.build, [verdict.unit for verdict in found.values() if verdict.ok])
+    for inputs in at_other_sizes(asked.build.main, part) if asked.other_sizes else ():
         try:
             elsewhere = prove(asked.build, kernels, inputs, weight, asked.config, tuple(alike), elsewhere=met)
         except HotfuseError:  # sizes that the model itself does not take: they prove nothing
@@ -61,6 +63,27 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
     if digests is not None:
         keep_proof(replace(asked, digests=digests), reply)
     return reply
+
+
+def _proved_on(
+    part: Mapping[str, Array],
+    asked: ProveRequest,
+    kernels: Mapping[TileProgram, Kernel],
+    weight: Weight,
+    met: dict[str, Array] | None,
+) -> dict[int, UnitVerdict]:
+    """Verdicts, by unit, on a part of a call's inputs; on the whole where that part proves nothing."""
+    found: dict[int, UnitVerdict] = {}
+    if part is not asked.inputs:
+        with contextlib.suppress(HotfuseError):  # the model does not take such a part
+            verdicts = prove(asked.build, kernels, part, weight, asked.config, asked.units, met=met)
+            found = {verdict.unit: verdict for verdict in verdicts}
+    units = range(len(asked.build.units)) if asked.units is None else asked.units
+    left = [unit for unit in units if unit not in found or not found[unit].tried]
+    if left:
+        verdicts = prove(asked.build, kernels, asked.inputs, weight, asked.config, left, met=met)
+        found |= {verdict.unit: verdict for verdict in verdicts}
+    return {unit: found[unit] for unit in sorted(found)}
 
 
 def _alike(build: Build, units: Sequence[int]) -> dict[int, list[int]]:

@@ -7,7 +7,7 @@ or whose child grows too large, dies or answers what is no frame, costs the chil
 the error:
 
     start     no process could be started
-    timeout   it took too long
+    timeout   it took too long (`child_time`)
     hung      it did nothing for too long
     memory    it grew too large
     died      it ended by itself: a crash, the kernel short of memory, or a program that cannot be imported
@@ -38,10 +38,12 @@ from hotfuse.errors import WorkerError
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.child_main import ANSWER, FAILURE, GREETING, HEADER, NOTHING, QUESTION, REQUEST, SERVED
 from hotfuse.runtime.child_start import Forked, Start
+from hotfuse.runtime.child_time import ChildTime
 
 START, TIMEOUT, HUNG, MEMORY, DIED = "start", "timeout", "hung", "memory", "died"
 NONSENSE, RAISED = "nonsense", "raised"
-POLL_S = 0.2  # between looks at a child's memory
+POLL_S = 0.2  # between looks at a child
+PATIENCE = 10  # times as long as it may take, where it waits for a core
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 Serve = Callable[[bytes], bytes | memoryview]
@@ -49,11 +51,12 @@ Serve = Callable[[bytes], bytes | memoryview]
 
 @dataclass(frozen=True)
 class _Limits:
-    """Of one request."""
+    """Of one request, and the time that was had for it."""
 
     timeout_s: float
     deadline_s: float
     memory_bytes: int
+    time: ChildTime
 
 
 class ChildProcess:
@@ -91,15 +94,17 @@ class ChildProcess:
             return self._ask(request, timeout_s, memory_bytes, serve)
 
     def _ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None) -> bytes:
-        limits = _Limits(timeout_s, time.monotonic() + timeout_s, memory_bytes)
+        limits = _Limits(timeout_s, time.monotonic() + PATIENCE * timeout_s, memory_bytes, ChildTime(self.pid))
         try:
             if not self._greeted:
                 self._greet(limits)
             self._send(REQUEST, request, limits)
             kind, body = self._receive(limits)
             while kind == QUESTION:
-                self._send(*_served(serve, body), limits)
-                self._check_memory(limits)
+                self._check(limits)
+                answer = _served(serve, body)
+                limits.time.resume()
+                self._send(*answer, limits)
                 kind, body = self._receive(limits)
         except BaseException:
             self.kill()
@@ -169,21 +174,24 @@ class ChildProcess:
         """Until the socket can be read or written, or was closed."""
         poll = select.poll()  # `select` knows no descriptors past 1023
         poll.register(self._socket, event)
-        did, idle_s, looked_s = -1.0, 0.0, time.monotonic()
         while True:
-            left_s = limits.deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise WorkerError(f"the {self._name} took longer than {limits.timeout_s:g} s and was stopped", TIMEOUT)
-            if poll.poll(min(left_s, POLL_S) * 1000):
+            if time.monotonic() - limits.time.seen_s >= POLL_S:
+                self._check(limits)
+            if poll.poll(min(max(limits.timeout_s - limits.time.had_s, 0.0), POLL_S) * 1000):
                 return
-            self._check_memory(limits)
-            RIGHT_OF_WAY.review()
-            now_s, does = time.monotonic(), _work_done(self.pid)
-            if does is not None:  # else it could not
-                did, idle_s = does, idle_s + now_s - looked_s if does == did else 0.0
-            looked_s = now_s
-            if idle_s > self._idle_s:
-                raise WorkerError(f"the {self._name} did nothing for {self._idle_s:g} s and was stopped", HUNG)
+            self._check(limits)
+
+    def _check(self, limits: _Limits) -> None:
+        self._check_memory(limits)
+        RIGHT_OF_WAY.review()
+        limits.time.look()
+        if limits.time.had_s >= limits.timeout_s:
+            raise WorkerError(f"the {self._name} took longer than {limits.timeout_s:g} s and was stopped", TIMEOUT)
+        if time.monotonic() >= limits.deadline_s:
+            why = f"came to no end in {PATIENCE * limits.timeout_s:g} s, with too little time on a core"
+            raise WorkerError(f"the {self._name} {why}, and was stopped", TIMEOUT)
+        if limits.time.idle_s > self._idle_s:
+            raise WorkerError(f"the {self._name} did nothing for {self._idle_s:g} s and was stopped", HUNG)
 
     def _check_memory(self, limits: _Limits) -> None:
         used = resident_bytes(self.pid) - self._inherited_bytes
@@ -211,17 +219,6 @@ def _served(serve: Serve | None, question: bytes) -> tuple[bytes, bytes | memory
 
 def _hello() -> bytes:
     return json.dumps({"parent": os.getpid(), "path": [p for p in sys.path if isinstance(p, str)]}).encode()
-
-
-def _work_done(pid: int) -> float | None:
-    """A number that grows whenever a process's main thread does something; None while it is stopped, or where nobody can
-    tell."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/stat", encoding="ascii") as file:
-            state, *fields = file.read().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return None if state in "Tt" else float(fields[10]) + float(fields[11])
 
 
 def resident_bytes(pid: int) -> int:

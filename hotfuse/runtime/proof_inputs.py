@@ -4,22 +4,15 @@ Real values hide mistakes: a factor of zero hides the other one, relu what is be
 others and what the fold began with. So each unit also runs on the same numbers in another order, with ones for zeros; a unit
 that leaves out numbers does so several times, and one with a fold that picks a number also on numbers that rise up to zero and
 on numbers that sink down to it. Integers that are places stay as they are.
-
-Sizes hide mistakes too: a tail, or a second task, that a size does not have. `at_other_sizes` makes a call's inputs longer or
-shorter, for a proof of its own: of planted miscompiles that are wrong at some size, one in nine was right at the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from hotfuse.ir.dim import evaluate, symbols_of
-from hotfuse.ir.graph import Graph
-from hotfuse.ir.types import Shape, TensorType, type_of
-from hotfuse.runtime.binding import learned_sizes
 from hotfuse.runtime.exact import is_float
 
 Array = np.ndarray[Any, Any]
@@ -55,41 +48,6 @@ def other_inputs(inputs: Values, ops: Collection[str]) -> Iterator[Values]:
         yield {**inputs, **{name: shuffled(array, rng) for name, array in movable.items()}}
     for side in (-1, 1) if picking else ():
         yield {**inputs, **{name: slope(array, side) for name, array in movable.items()}}
-
-
-def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
-    """The inputs of a call at other symbolic sizes, elements repeated or left out: every other size longer, the rest shorter,
-    then the other way round, then all shorter."""
-    types = {**{w: graph.type(w) for w in graph.weights}, **{n: type_of(a) for n, a in inputs.items()}}
-    sizes = learned_sizes(graph, types)
-    symbols = {s.name: s.minimum for n in inputs for s in symbols_of(shape_of(graph, n)) if s.name in sizes}
-    seen = [sizes]
-    for turn in (0, 1, None):
-        changed = dict(sizes)
-        for place, (name, least) in enumerate(symbols.items()):
-            size = sizes[name]
-            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
-        if changed not in seen:
-            seen.append(changed)
-            wanted = {name: [int(evaluate(dim, changed)) for dim in shape_of(graph, name)] for name in inputs}
-            yield {name: resized(array, wanted[name]) for name, array in inputs.items()}
-
-
-def resized(array: Array, sizes: Sequence[int]) -> Array:
-    """The same numbers, repeated or left out along each axis."""
-    for axis, size in enumerate(sizes):
-        places = np.arange(size)
-        if size != array.shape[axis]:
-            if array.shape[axis] == 0:  # nothing to repeat
-                array = np.zeros((*array.shape[:axis], 1, *array.shape[axis + 1 :]), array.dtype)
-            array = np.take(array, places % array.shape[axis], axis=axis)
-    return array
-
-
-def shape_of(graph: Graph, name: str) -> Shape:
-    """Of a tensor of a graph; none of anything else."""
-    type = graph.type(name)
-    return (type.shape or ()) if isinstance(type, TensorType) else ()
 
 
 def shuffled(array: Array, rng: np.random.Generator) -> Array:

@@ -10,15 +10,16 @@ right by itself, or the worker has died of it before and nothing may be run, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
+from hotfuse.errors import HotfuseError
 from hotfuse.events import EventLog
 from hotfuse.runtime.build import Build, baked
 from hotfuse.runtime.build_jobs import worker_job
@@ -26,7 +27,7 @@ from hotfuse.runtime.build_request import Weight
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.proof import prove
-from hotfuse.runtime.proof_inputs import at_other_sizes
+from hotfuse.runtime.proof_sizes import at_other_sizes, cut
 from hotfuse.runtime.reproduction import CALL, UNIT, Reproduction, circumstances_of, cut_call, cut_unit
 from hotfuse.runtime.reproduction_folder import ONE_BYTES, reproductions_path, write_reproduction
 from hotfuse.runtime.unit_proof import Outcome, Subject, Values, prove_unit
@@ -119,14 +120,24 @@ def _see(asked: ReproduceRequest, unit: int, weight: Weight) -> _Seen:
         seen.append(_Seen(subject, dict(values), prove_unit(subject, values, driver, threads)))
         return seen[-1].outcome
 
-    others = at_other_sizes(asked.build.main, asked.inputs) if asked.other_sizes else ()
-    for inputs in chain([asked.inputs], others):
-        prove(asked.build, kernels, inputs, weight, asked.config, [unit], by=look)
+    for inputs in _tried(asked):
+        with contextlib.suppress(HotfuseError):  # sizes that the model itself does not take
+            prove(asked.build, kernels, inputs, weight, asked.config, [unit], by=look)
         if seen and seen[-1].outcome.reason:
             return seen[-1]
     if not seen:
         raise ValueError("tier 0 cannot compute what the unit reads")
     return seen[0]
+
+
+def _tried(asked: ReproduceRequest) -> Iterator[Values]:
+    """The inputs that a proof on this call looks at, the whole call first."""
+    yield asked.inputs
+    if asked.other_sizes:
+        part = cut(asked.build.main, asked.inputs)
+        if part is not asked.inputs:
+            yield part
+        yield from at_other_sizes(asked.build.main, part)
 
 
 def submit_reproduction(

@@ -13,11 +13,16 @@ from onnx import helper, numpy_helper
 import hotfuse
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
+from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Graph
+from hotfuse.ir.types import F32, TensorType, tensor
 from hotfuse.runtime.build import Build, skeleton
 from hotfuse.runtime.building import make_build
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import Workshop
+from hotfuse.runtime.proof import prove
+from hotfuse.runtime.verdict import UnitVerdict
+from tests.codegen.lowering import Make, graph_of
 
 Array = np.ndarray[Any, Any]
 CONFIG = Config(threads=2, strict=True)
@@ -123,3 +128,17 @@ def _feeds(given: list[Any], seed: int, sizes: Mapping[str, int]) -> dict[str, A
         else:
             found[info.name] = rng.standard_normal(shape).astype(dtype)
     return found
+
+
+def small(make: Make, **types: TensorType) -> Built:
+    """A model written with a builder."""
+    return from_graph(graph_of(make, types), lambda seed: {})
+
+
+def rows_of(make: Make, rows: int = 5, columns: int = 37) -> tuple[Built, dict[str, Array]]:
+    model = small(make, x=tensor(F32, symbol("n", 1), columns))
+    return model, {"x": np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)}
+
+
+def verdicts(model: Built, feeds: dict[str, Array], **options: Any) -> list[UnitVerdict]:
+    return prove(model.build, model.kernels, feeds, model.weight, CONFIG, **options)

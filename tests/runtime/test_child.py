@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ import psutil
 import pytest
 
 from hotfuse.errors import WorkerError
-from hotfuse.runtime import child
+from hotfuse.runtime import child, child_time
 from hotfuse.runtime.child import ChildProcess, resident_bytes
 from hotfuse.runtime.child_start import spawned
 
@@ -88,6 +90,46 @@ def test_a_hang_ends_at_the_deadline(toy: ChildProcess) -> None:
     assert (error.cause, str(error)) == ("timeout", "the worker process took longer than 0.3 s and was stopped")
     assert time.monotonic() - begun < 100  # it would sleep for 1000
     assert gone(toy.pid)
+
+
+@pytest.mark.parametrize("deed", [b"spin", b"nag", b"trickle"])
+def test_one_that_is_busy_for_ever_is_stopped(toy: ChildProcess, deed: bytes) -> None:
+    toy.ask(b"echo x", *LIMITS)
+    assert fails(toy, deed, timeout_s=0.5, serve=lambda question: b"fine").cause == "timeout"
+
+
+def test_time_in_which_it_is_stopped_does_not_count(toy: ChildProcess) -> None:
+    toy.ask(b"echo x", *LIMITS)
+    for seconds in (0.1, 1.6):
+        threading.Timer(seconds, os.kill, (toy.pid, signal.SIGSTOP)).start()
+        threading.Timer(seconds + 1.2, os.kill, (toy.pid, signal.SIGCONT)).start()
+    begun = time.monotonic()
+    assert toy.ask(b"spin 0.6", 1.2, 1 << 40) == b"0.6"
+    assert time.monotonic() - begun > 1.2
+
+
+def test_time_in_which_its_question_is_served_does_not_count(toy: ChildProcess) -> None:
+    toy.ask(b"echo x", *LIMITS)
+    assert toy.ask(b"ask a,b", 0.8, 1 << 40, serve=lambda question: time.sleep(0.6) or question) == b"a+b"
+
+
+def test_one_that_is_never_let_go_on_is_stopped_for_good(toy: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "PATIENCE", 4)
+    toy.ask(b"echo x", *LIMITS)
+    threading.Timer(0.1, os.kill, (toy.pid, signal.SIGSTOP)).start()
+    error = fails(toy, b"spin", timeout_s=0.4)
+    assert (error.cause, str(error)) == (
+        "timeout",
+        "the worker process came to no end in 1.6 s, with too little time on a core, and was stopped",
+    )
+
+
+def test_where_nobody_can_tell_all_time_counts(toy: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_time, "_of", lambda path: ("", 0.0))
+    toy.ask(b"echo x", *LIMITS)
+    os.kill(toy.pid, signal.SIGSTOP)
+    error = fails(toy, b"spin", timeout_s=0.5)
+    assert str(error) == "the worker process took longer than 0.5 s and was stopped"
 
 
 @pytest.mark.parametrize("deed", [b"eat", b"eat-asking"])

@@ -16,19 +16,17 @@ from hotfuse.codegen.tile import Fill, For, Index, Store, TileProgram, walk
 from hotfuse.errors import InputError, VerifyError
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
-from hotfuse.ir.types import BF16, F16, F32, F64, I64, TensorType, tensor
+from hotfuse.ir.types import BF16, F16, F32, F64, I64, tensor
 from hotfuse.runtime import proof, unit_proof
 from hotfuse.runtime.exact import exact_values, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
 from hotfuse.runtime.proof import prove
-from hotfuse.runtime.proof_inputs import at_other_sizes, shuffled
-from hotfuse.runtime.tier0_values import Tier0Values
+from hotfuse.runtime.proof_inputs import shuffled
 from hotfuse.runtime.unit_proof import Outcome, Subject, judge_results, run_kernels
 from hotfuse.runtime.unit_rule import BITS, EQUAL, Rule, judge, rule_of
-from hotfuse.runtime.verdict import UnitVerdict
 from tests.codegen.lowering import Make, graph_of
 from tests.runtime.mutants import mutants, planted
-from tests.runtime.proof_models import CONFIG, SIZES, TEXTS, Array, Built, built, from_graph
+from tests.runtime.proof_models import CONFIG, SIZES, TEXTS, Array, Built, built, from_graph, rows_of, small, verdicts
 
 NO_RUN: Any = None  # where no kernel runs
 
@@ -36,15 +34,6 @@ NO_RUN: Any = None  # where no kernel runs
 @pytest.fixture(name="models", scope="module")
 def _models() -> dict[str, Built]:
     return {name: built(name) for name in TEXTS}
-
-
-def verdicts(model: Built, feeds: dict[str, Array], **options: Any) -> list[UnitVerdict]:
-    return prove(model.build, model.kernels, feeds, model.weight, CONFIG, **options)
-
-
-def small(make: Make, **types: TensorType) -> Built:
-    """A model written with a builder."""
-    return from_graph(graph_of(make, types), lambda seed: {})
 
 
 def changed(model: Built, unit: int, kind: str, instruction: type, number: int = 0) -> Built:
@@ -168,11 +157,6 @@ def test_bytes_beside_an_array_show_whoever_writes_them() -> None:
             memory[0] ^= 1
             assert said in bands.damage(array)
             assert f" {-offset if offset < 0 else offset - 39} off" in bands.damage(array)
-
-
-def rows_of(make: Make, rows: int = 5, columns: int = 37) -> tuple[Built, dict[str, Array]]:
-    model = small(make, x=tensor(F32, symbol("n", 1), columns))
-    return model, {"x": np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)}
 
 
 def test_what_is_written_beside_a_result_is_caught() -> None:
@@ -387,55 +371,6 @@ def test_shuffled_inputs_have_the_same_numbers_but_for_zeros() -> None:
         assert array.size == 0 or not np.array_equal(made, array)
     numbers = np.array([0, 5, 0, 9, 2])
     assert sorted(shuffled(numbers, rng)) == sorted(numbers)
-
-
-def test_inputs_of_other_sizes_are_longer_and_shorter(models: dict[str, Built]) -> None:
-    model = models["block"]
-    feeds = model.feeds(1, **SIZES)
-    found = list(at_other_sizes(model.build.main, feeds))
-    assert [x["x"].shape for x in found] == [(9, 3, 24), (1, 17, 24), (1, 3, 24)]
-    assert [x["m"].shape for x in found] == [(9, 1, 1, 3), (1, 1, 1, 17), (1, 1, 1, 3)]
-    np.testing.assert_array_equal(found[1]["x"][0, 7:14], feeds["x"][0])
-    for each in found:
-        assert all(v.ok for v in verdicts(model, each))
-
-
-def test_a_mistake_that_one_size_hides_shows_at_another() -> None:
-    model, feeds = rows_of(lambda b, x: b.add("tanh", x), rows=4, columns=16)
-    program = model.build.units[0].recipes[0].program
-    hidden = [
-        wrong
-        for _, p in mutants(program)
-        if verdicts(wrong := planted(model, 0, 0, p), feeds)[0].ok
-        and not all(verdicts(wrong, each)[0].ok for each in at_other_sizes(model.build.main, feeds))
-    ]
-    assert hidden
-    for wrong in hidden:
-        met: dict[str, Array] = {}
-        verdicts(wrong, feeds, met=met)
-        assert not all(verdicts(wrong, each, elsewhere=met)[0].ok for each in at_other_sizes(model.build.main, feeds))
-
-
-def test_at_other_sizes_a_unit_is_given_what_it_met_at_the_first(
-    models: dict[str, Built], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, met = models["block"], dict[str, Array]()
-    feeds = model.feeds(1, **SIZES)
-    assert all(v.ok for v in verdicts(model, feeds, met=met))
-    computed: list[str] = []
-    compute = Tier0Values.compute
-    monkeypatch.setattr(Tier0Values, "compute", lambda self, node: (computed.append(node.id), compute(self, node)))
-
-    def nodes(unit: int, **options: Any) -> int:
-        computed.clear()
-        for each in at_other_sizes(model.build.main, feeds):
-            (verdict,) = verdicts(model, each, units=[unit], **options)
-            assert (verdict.ok, verdict.tried) == (True, True)
-        return len(set(computed))
-
-    for place, unit in enumerate(model.build.units):
-        assert nodes(place, elsewhere=met) <= len(unit.nodes) + 6  # views, and what is prepared from weights
-    assert nodes(len(model.build.units) - 1) > 20
 
 
 # what cannot be proved

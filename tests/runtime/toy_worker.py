@@ -56,6 +56,29 @@ def eat_asking(rest: str, ask_back: AskBack) -> bytes:
         ask_back(b"more")
 
 
+def spin(rest: str, ask_back: AskBack) -> bytes:
+    """Works for so long; without a number, until it is stopped."""
+    end = time.process_time() + float(rest or 1000)
+    while time.process_time() < end:
+        pass
+    return rest.encode()
+
+
+def nag(rest: str, ask_back: AskBack) -> bytes:
+    """Asks, and asks."""
+    while True:
+        ask_back(b"more")
+
+
+def trickle(rest: str, ask_back: AskBack) -> bytes:
+    """Answers a letter at a time."""
+    connection = pipe()
+    connection.sendall(HEADER.pack(b"A", 1 << 20))
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.05)
+
+
 def pipe() -> socket.socket:
     """The socket that frames go through."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
@@ -111,6 +134,9 @@ DEEDS: dict[str, Deed] = {
     "sleep": sleep,
     "eat": eat,
     "eat-asking": eat_asking,
+    "spin": spin,
+    "nag": nag,
+    "trickle": trickle,
     "noise": noise,
     "huge": huge,
     "chatter": chatter,

@@ -1,0 +1,94 @@
+"""Sizes of proofs: a call's inputs, made longer or shorter.
+
+Sizes hide mistakes: a tail, or a second task, that a size does not have. `at_other_sizes` makes a call's inputs longer or
+shorter, for a proof of its own: of planted miscompiles that are wrong at some size, one in nine was right at the first.
+
+A large call says no more than a part of it, and takes minutes to prove on behind a model that is busy: `cut` makes it smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hotfuse.errors import DimError
+from hotfuse.ir.dim import evaluate, symbols_of
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.types import Shape, TensorType, type_of
+from hotfuse.runtime.binding import learned_sizes
+
+Array = np.ndarray[Any, Any]
+Values = Mapping[str, Array]
+
+LARGEST = 1 << 26  # elements that a call computes in all; BERT-base does half of it for 128 words
+
+
+def cut(graph: Graph, inputs: Values, largest: int = LARGEST) -> Values:
+    """The inputs of a call, or the first part of them: the largest symbolic size is halved for as long as more elements would
+    be computed. A model need not take what is left."""
+    sizes, symbols = _sizes(graph, inputs)
+    begun = dict(sizes)
+    while _elements(graph, sizes) > largest:
+        name = max(symbols, key=lambda name: sizes[name] // 2 - symbols[name], default="")
+        if not name or sizes[name] // 2 < max(symbols[name], 1):
+            break
+        sizes[name] //= 2
+    return inputs if sizes == begun else _at(graph, inputs, sizes)
+
+
+def _elements(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """That the nodes of a graph compute, as far as that follows from its inputs' sizes."""
+    found = 0
+    for node in graph.nodes:
+        for name in node.outputs:
+            try:
+                found += math.prod(evaluate(dim, sizes) for dim in shape_of(graph, name))
+            except DimError:  # a size that the data decide
+                continue
+    return found
+
+
+def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
+    """The inputs of a call at other symbolic sizes, elements repeated or left out: every other size longer, the rest shorter,
+    then the other way round, then all shorter."""
+    sizes, symbols = _sizes(graph, inputs)
+    seen = [sizes]
+    for turn in (0, 1, None):
+        changed = dict(sizes)
+        for place, (name, least) in enumerate(symbols.items()):
+            size = sizes[name]
+            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
+        if changed not in seen:
+            seen.append(changed)
+            yield _at(graph, inputs, changed)
+
+
+def _sizes(graph: Graph, inputs: Values) -> tuple[dict[str, int], dict[str, int]]:
+    """The symbolic sizes of a call, and the least that those of its inputs can be."""
+    types = {**{w: graph.type(w) for w in graph.weights}, **{n: type_of(a) for n, a in inputs.items()}}
+    sizes = learned_sizes(graph, types)
+    return sizes, {s.name: s.minimum for n in inputs for s in symbols_of(shape_of(graph, n)) if s.name in sizes}
+
+
+def _at(graph: Graph, inputs: Values, sizes: Mapping[str, int]) -> dict[str, Array]:
+    return {name: resized(array, [evaluate(dim, sizes) for dim in shape_of(graph, name)]) for name, array in inputs.items()}
+
+
+def resized(array: Array, sizes: Sequence[int]) -> Array:
+    """The same numbers, repeated or left out along each axis."""
+    for axis, size in enumerate(sizes):
+        places = np.arange(size)
+        if size != array.shape[axis]:
+            if array.shape[axis] == 0:  # nothing to repeat
+                array = np.zeros((*array.shape[:axis], 1, *array.shape[axis + 1 :]), array.dtype)
+            array = np.take(array, places % array.shape[axis], axis=axis)
+    return array
+
+
+def shape_of(graph: Graph, name: str) -> Shape:
+    """Of a tensor of a graph; none of anything else."""
+    type = graph.type(name)
+    return (type.shape or ()) if isinstance(type, TensorType) else ()
