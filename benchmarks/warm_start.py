@@ -88,14 +88,14 @@ print(json.dumps(laps))
 """
 _FILL = """
 from hotfuse.runtime.build import skeleton
-from hotfuse.runtime.build_cache import with_digests
+from hotfuse.runtime.build_cache import keep_proof, with_digests
 from hotfuse.runtime.build_request import BuildRequest, ProveRequest
 from hotfuse.runtime.build_work import build_here, prove_here
 weight = lambda name: session.graph.constants[name].glance()
 reply = build_here(BuildRequest(skeleton(session.graph), session.config))
 lap("build")
 asked = with_digests(ProveRequest(reply.build, reply.objects, feeds, session.config), weight)
-prove_here(asked, weight)
+keep_proof(asked, prove_here(asked, weight))
 lap("prove")
 import threading
 for thread in threading.enumerate():

@@ -33,6 +33,10 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
 
         return compile_exported(load_archive(source, chosen), chosen)
     _refuse_torch(source)
+    if chosen.adapts:
+        from hotfuse.adaptive.maker import wake_early
+
+        wake_early(chosen)
     from hotfuse.frontends.onnx_model import load_onnx
 
     return _open(load_onnx(source, chosen), chosen)

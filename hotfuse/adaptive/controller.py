@@ -172,7 +172,7 @@ class Controller:
     def _is_quiet(self) -> bool:
         state = self._state
         busy = any(live.stage in ("building", "proving") for live in state.live) and not self._making.waits
-        return self._closed or not (self._posted or busy or next_target(state) is not None)
+        return self._closed or not (self._posted or busy or self._making.keeps or next_target(state) is not None)
 
     def _tell(self, event: Event) -> None:
         if self._closed:

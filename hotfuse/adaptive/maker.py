@@ -8,13 +8,15 @@ cache, and those of them that nobody asked for yet.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import grouping_of
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Target
+from hotfuse.config import Config
 from hotfuse.errors import WorkerError
 from hotfuse.pace import Pace, Unhurried, imports
 from hotfuse.runtime.cache import open_cache
@@ -26,6 +28,25 @@ if TYPE_CHECKING:
 
 KNOWN, ASKED = "known", "asked"
 NO_PROCESS = "start"  # the cause of an error: `runtime.child.START`, which is not imported before something is built
+
+
+def may_find(config: Config) -> bool:
+    """Whether there is anything in the cache, so that looking for more is worth it."""
+    cache = open_cache(config)
+    return cache is not None and not cache.is_empty
+
+
+def wake_early(config: Config) -> None:
+    """Where there is nothing to find, have a worker start while a model is loaded: it is there by the time that the model is
+    hot, and takes nothing from its first call."""
+
+    def wake() -> None:
+        from hotfuse.runtime.build_jobs import wake_worker
+
+        wake_worker(config)
+
+    if not may_find(config):
+        BACKGROUND.post(wake)
 
 
 class Maker:
@@ -52,9 +73,7 @@ class Maker:
 
     @property
     def may_find(self) -> bool:
-        """Whether there is anything in the cache, so that looking for more is worth it."""
-        cache = open_cache(self._subject.config)
-        return cache is not None and not cache.is_empty
+        return may_find(self._subject.config)
 
     def finds(self, target: Target) -> bool:
         """Whether an earlier process made the units of a target, for all sizes."""
@@ -116,10 +135,20 @@ class Maker:
         self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
         return ASKED
 
-    def learn(self, era: int, reply: ProveReply) -> None:
-        """Take the digests of weights from a proof that was asked for in some era."""
-        if era == self.era and reply.digests:
-            self._digests = reply.digests
+    def keep(self, era: int, asked: ProveRequest, reply: ProveReply) -> Iterator[None]:
+        """Put what a worker found into the cache, for weights that have these contents: they are read, one with each step."""
+        from hotfuse.runtime.build_cache import keep_proof, missing_digests
+
+        asked = replace(asked, digests={**self._digests, **reply.digests})
+        found = dict(asked.digests)
+        for name, digest in missing_digests(asked, self._subject.weight, self.pace()):
+            found[name] = digest
+            yield
+            if era != self.era:  # they are others now
+                return
+        if reply.steady:
+            self._digests = found
+            keep_proof(replace(asked, digests=found), reply)
 
     def reproduce(self, target: Target, proof: ProveRequest, unit: int | None, reason: str) -> None:
         """Have what was found wrong written down, so that it can be run again."""

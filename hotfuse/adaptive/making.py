@@ -6,14 +6,16 @@
 What an earlier process made of the model is looked for as soon as there is a model (`Kept`), and what it learned (`Recalled`).
 All of this runs in the background's thread.
 
-State: the decision that waits for the inputs of a call; evidence that waits for a call to show it on.
+State: the decision that waits for the inputs of a call; evidence that waits for a call to show it on; proofs on their way into
+the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -73,6 +75,7 @@ class Making:
         self._remembering = Remembering(subject)
         self._waiting: Build | Prove | None = None
         self._evidence: Evidence | None = None
+        self._keeping: deque[Iterator[None]] = deque()
 
     @property
     def queue(self) -> int:
@@ -83,6 +86,11 @@ class Making:
     def waits(self) -> bool:
         """Whether a decision waits for a call."""
         return self._waiting is not None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether something is on its way into the cache."""
+        return bool(self._keeping)
 
     @property
     def may_find(self) -> bool:
@@ -211,9 +219,10 @@ class Making:
         era = self._maker.era
 
         def handle(result: ProveReply | BaseException) -> None:
-            if not isinstance(result, BaseException):
-                self._maker.learn(era, result)
             self._proved(decision, asked, inputs is not None, result)
+            if how == ASKED and not isinstance(result, BaseException):
+                self._keeping.append(self._maker.keep(era, replace(asked, inputs={}), result))
+                self._post(self._keep)
 
         def done(result: ProveReply | BaseException) -> None:
             self._later(decision, lambda: handle(result))
@@ -224,6 +233,16 @@ class Making:
             self._waiting = decision
         elif how == ASKED and isinstance(target, Generic):
             self._post(lambda: self._prepare(made))  # beside the worker: most of them are right
+
+    def _keep(self) -> None:
+        """A step of what is put into the cache: between two of them others have their turn."""
+        if self._keeping:
+            try:
+                next(self._keeping[0])
+            except (StopIteration, HotfuseError):  # it is there, or the model is gone
+                self._keeping.popleft()
+        if self._keeping:
+            self._post(self._keep)
 
     def _drop_prepared(self) -> None:
         if not self._lineup.serving:  # what serves shares it

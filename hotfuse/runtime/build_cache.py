@@ -3,9 +3,10 @@
     build   known by its skeleton and all else that is asked, the machine, and the sources that it follows from
     proof   known by the build with its code, the contents of the weights, the machine, and those sources
 
-Asking starts no process and loads no LLVM; what is not there is built and proved by the worker, which puts it there. Units that
-were found wrong are remembered as such, for they stay wrong; where something could not be tried nothing is remembered, for the
-inputs of another call may do. Whatever was proved before, one call is shadowed before an answer is given.
+Asking starts no process and loads no LLVM. What is not there is built and proved by the worker, which puts builds there; proofs
+are put there by whoever asked, who has all weights and reads them when nobody waits. Units that were found wrong are remembered
+as such, for they stay wrong; where something could not be tried nothing is remembered, for the inputs of another call may do.
+Whatever was proved before, one call is shadowed before an answer is given.
 
 State: the version of the sources, read once.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,16 +59,25 @@ def cached_proof(asked: ProveRequest, pace: Pace = hurry) -> ProveReply | None:
 
 
 def keep_proof(asked: ProveRequest, reply: ProveReply) -> None:
-    """Remember what was proved and disproved of weights that have these digests (`Witness`)."""
-    if all(verdict.tried for verdict in reply.verdicts):
+    """Remember what was proved and disproved of weights that have these digests."""
+    if reply.steady and all(verdict.tried for verdict in reply.verdicts):
         _keep(PROOF, asked, replace(reply, cpu_s=0.0, digests={}))
 
 
 def with_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> ProveRequest:
     """The request with a digest of each weight. All of their bytes are read, with the interpreter let go of."""
-    if asked.digests or _cache(asked.config) is None:
-        return asked
-    return replace(asked, digests={name: digest(weight(name), pace) for name in weights_of(asked.build)})
+    found = dict(asked.digests)
+    for name, weight_digest in missing_digests(asked, weight, pace):
+        found[name] = weight_digest
+    return replace(asked, digests=found)
+
+
+def missing_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> Iterator[tuple[str, str]]:
+    """Of the weights that the request has none of, one after the other; of none where nothing is kept."""
+    if _cache(asked.config) is not None:
+        for name in weights_of(asked.build):
+            if name not in asked.digests:
+                yield name, digest(weight(name), pace)
 
 
 def weights_of(build: Build) -> tuple[str, ...]:
@@ -87,14 +98,15 @@ def digest(array: Array, pace: Pace = hurry) -> str:
 
 class Witness:
     """Gives out the weights of a proof, and keeps the first of them: they are asked for again. State: those; the digests of all
-    that were given out, and whether a weight had another one before, or in the request."""
+    that were given out, where something is kept on disk; whether each is as it was before (`steady`)."""
 
     def __init__(self, weight: Weight, asked: ProveRequest) -> None:
         self._weight, self._room = weight, asked.config.max_worker_bytes // KEPT
         self._kept: dict[str, Array] = {}
-        self._digests = dict(asked.digests)
-        self._wanted = () if _cache(asked.config) is None else weights_of(asked.build)
-        self._agrees = True
+        self._before = asked.digests
+        self._looks = _cache(asked.config) is not None
+        self.digests: dict[str, str] = {}
+        self.steady = True
 
     def __call__(self, name: str) -> Array:
         kept = self._kept.get(name)
@@ -103,23 +115,14 @@ class Witness:
         array = self._weight(name)
         if array.flags.writeable:  # the model's own, in its process: it may change at any time
             array = array.copy()
-        if self._wanted:
+        if self._looks:
             found = digest(array)
-            self._agrees = self._agrees and self._digests.setdefault(name, found) == found
+            before = self.digests.setdefault(name, self._before.get(name, found))
+            self.steady = self.steady and found == before
         if array.nbytes <= self._room:
             self._room -= array.nbytes
             self._kept[name] = array
         return array
-
-    def digests(self) -> dict[str, str] | None:
-        """Of all weights, as they were; None where one changed meanwhile, or cannot be had."""
-        try:
-            for name in self._wanted:
-                if name not in self._digests:
-                    self(name)
-        except Exception:  # the proof has said so already, or did not need it
-            return None
-        return self._digests if self._agrees else None
 
 
 def _get(kind: str, asked: BuildRequest | ProveRequest, reply: type[Reply], pace: Pace) -> Reply | None:

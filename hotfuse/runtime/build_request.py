@@ -49,8 +49,8 @@ class BuildReply:
 @dataclass(frozen=True, eq=False)
 class ProveRequest:
     """`inputs` are those of a real call, by name, and nobody's but ours. `units` are the places of those to prove, None all.
-    Units that were made for the sizes of this call alone are not proved at others. Where digests of weights are
-    given, the proof is remembered for those only."""
+    Units that were made for the sizes of this call alone are not proved at others. `digests` are those of weights that
+    somebody has read before."""
 
     build: Build
     objects: tuple[bytes, ...]
@@ -63,11 +63,13 @@ class ProveRequest:
 
 @dataclass(frozen=True, eq=False)
 class ProveReply:
-    """`digests` are those of all weights, where they stayed the same and somebody looked."""
+    """`digests` are those of the weights that it looked at, where something is kept on disk; `steady`: none changed meanwhile,
+    or since its digest was taken."""
 
     verdicts: tuple[UnitVerdict, ...]
     cpu_s: float
     digests: Mapping[str, str] = field(default_factory=dict)
+    steady: bool = True
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.errors import HotfuseError
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.build import Build
-from hotfuse.runtime.build_cache import Witness, keep_build, keep_proof
+from hotfuse.runtime.build_cache import Witness, keep_build
 from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.building import make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
@@ -58,11 +58,7 @@ def prove_here(asked: ProveRequest, weight: Weight) -> ProveReply:
         for verdict in elsewhere:
             if verdict.tried and not verdict.ok:
                 found |= {unit: replace(verdict, unit=unit) for unit in alike[verdict.unit]}
-    digests = witness.digests()
-    reply = ProveReply(tuple(found.values()), time.process_time() - begun, digests or {})
-    if digests is not None:
-        keep_proof(replace(asked, digests=digests), reply)
-    return reply
+    return ProveReply(tuple(found.values()), time.process_time() - begun, witness.digests, witness.steady)
 
 
 def _proved_on(

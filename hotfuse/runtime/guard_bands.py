@@ -7,13 +7,14 @@ is why kernels are proved in one that we can lose. What is read outside shows on
 NaN in every float type and -1 in integers, and a second run between other bytes has another result. What is read there and then
 not used, or read further off than a page, does not show.
 
-State: `Bands` keeps what it made.
+State: `Bands` keeps what it made; `Copies` what it is copied from, so that the next run need not copy it again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,26 @@ BAND_BYTES = 4096
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # NaN in float types; a large number in float32 and float64
 
 
+@dataclass(frozen=True)
+class _Copy:
+    original: Array  # held, so that no other is where it was
+    array: Array
+    block: Array
+
+
+Copies = dict[int, _Copy]  # by the identity of the original
+
+
 class Bands:
-    """Makes arrays between bands of one byte value. A segment takes it for its engine's arrays."""
+    """Makes arrays between bands of one byte value. A segment takes it for its engine's arrays. `copies` outlive it: who gives
+    them to another has nothing of them in use."""
 
     shares_threads = False
     address = staticmethod(NUMPY.address)
 
-    def __init__(self, byte: int) -> None:
+    def __init__(self, byte: int, copies: Copies | None = None) -> None:
         self._byte = byte
+        self._copies: Copies = {} if copies is None else copies
         self._made: list[tuple[Array, Array]] = []
 
     def fresh(self, type: TensorType) -> Array:
@@ -45,10 +58,14 @@ class Bands:
 
     def copy(self, array: Array) -> Array:
         """The same elements, in order."""
-        made, block = self._place(type_of(array))
-        block[:BAND_BYTES] = block[BAND_BYTES + made.nbytes :] = self._byte
-        made[...] = array
-        return made
+        copy = self._copies.get(id(array))
+        if copy is None:
+            copy = self._copies[id(array)] = _Copy(array, *self._place(type_of(array)))
+            copy.array[...] = array
+        else:
+            self._made.append((copy.array, copy.block))
+        copy.block[:BAND_BYTES] = copy.block[BAND_BYTES + array.nbytes :] = self._byte
+        return copy.array
 
     def damage(self, array: Array) -> str:
         """Where something was written beside an array that was made here; "" if nothing was."""

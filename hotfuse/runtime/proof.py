@@ -6,7 +6,8 @@ prepared values are computed then, and everything is dropped after its last use:
 in memory, and what is kept, within bounds, for proofs at other sizes. Kernels may write anywhere: this belongs into a process
 that can be lost.
 
-Layers are the same code at the same sizes, with other weights: of such units the first and the last speak for all.
+Layers are the same code at the same sizes, with other weights: of such units the first two speak for all, and what only others
+need is not computed.
 """
 
 from __future__ import annotations
@@ -66,27 +67,28 @@ def prove(
     chosen = sorted(range(len(build.units)) if units is None else set(units))
     for place in chosen:
         _check_kernels(place, build.units[place], kernels)
-    own = [build.units[place] for place in chosen]
-    graph = _needed_graph(build.hoisted, own)
+    graph = _needed_graph(build.hoisted, [build.units[place] for place in chosen])
     given = given_types(graph, inputs, weight)
     values = concrete_values(graph, given, check_size(config.max_value_bytes))
     sizes = learned_sizes(graph, given)
+    nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
+    subjects = {place: _subject(graph, build.units[place], kernels, values, sizes, nodes) for place in chosen}
+    speakers = _speakers(subjects)
+    for place, (first, second) in speakers.items():
+        subjects[place] = replace(subjects[place], again=place == second != first, elsewhere=elsewhere is not None)
+    driver, threads = get_driver(), team_size(host_spec(config.isa), config.threads)
+
+    tried = sorted({place for pair in speakers.values() for place in pair})
+    own = [build.units[place] for place in tried]
+    known: dict[str, Array] = {}
     if elsewhere is not None:
         inside = {id for unit in own for id in unit.nodes}
         made = {name for node in graph.nodes if node.id in inside for name in node.outputs}
         read = {name for unit in own for recipe in unit.recipes for name in recipe.reads}
         known = {name: resized(elsewhere[name], _sizes(values[name])) for name in (read - made) & elsewhere.keys()}
-        graph, inputs = _needed_graph(build.hoisted, own, known), {**inputs, **known}
-    nodes = {node.id: replace(node, attrs=concrete_attrs(node.attrs, sizes)) for node in graph.nodes}
-    subjects = {place: _subject(graph, build.units[place], kernels, values, sizes, nodes) for place in chosen}
-    speakers = _speakers(subjects)
-    for place, (first, last) in speakers.items():
-        subjects[place] = replace(subjects[place], again=place == last != first, elsewhere=elsewhere is not None)
-    driver, threads = get_driver(), team_size(host_spec(config.isa), config.threads)
-
+    graph, inputs = _needed_graph(build.hoisted, own, known), {**inputs, **known}
     order = {node.id: turn for turn, node in enumerate(graph.nodes)}
     due: dict[int, list[int]] = {}
-    tried = {place for pair in speakers.values() for place in pair}
     for place in tried:
         due.setdefault(max(order[id] for id in build.units[place].nodes), []).append(place)
     uses = [
@@ -124,17 +126,17 @@ def _sizes(value: Value) -> tuple[int, ...]:
 
 
 def _speakers(subjects: Mapping[int, Subject]) -> dict[int, tuple[int, int]]:
-    """For each unit the first and the last of those that are the same code at the same sizes."""
+    """For each unit the first two of those that are the same code at the same sizes."""
     alike: dict[Any, list[int]] = {}
     for place, subject in subjects.items():
         programs = tuple(part.recipe.program for part in subject.parts)
         shapes = tuple(type for name in (*subject.reads, *subject.writes) if (type := subject.types.get(name)) is not None)
         alike.setdefault((programs, shapes), []).append(place)
-    return {place: (same[0], same[-1]) for same in alike.values() for place in same}
+    return {place: (same[0], same[min(1, len(same) - 1)]) for same in alike.values() for place in same}
 
 
-def _worse(first: UnitVerdict, last: UnitVerdict) -> UnitVerdict:
-    return first if not first.ok else last
+def _worse(first: UnitVerdict, second: UnitVerdict) -> UnitVerdict:
+    return first if not first.ok else second
 
 
 def _verdict(

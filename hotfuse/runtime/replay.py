@@ -36,14 +36,13 @@ from hotfuse.runtime.build import Build, attached
 from hotfuse.runtime.building import build_hoisted
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.objects import object_of
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.reproduction import CALL, Reproduction
-from hotfuse.runtime.unit_proof import Outcome, Run, Subject, Values, prove_runs, run_kernels, values_on
+from hotfuse.runtime.unit_proof import Outcome, Run, Subject, Values, natively, prove_runs, values_on
 from hotfuse.runtime.wrong_place import WrongPlace, find_wrong
 
 INTERPRETED, COMPILED, TODAY, TOGETHER = "interpreted", "compiled", "today", "together"
@@ -107,7 +106,7 @@ def _compiled(asked: ReplayRequest) -> tuple[Finding, ...]:
     then = reproduction.circumstances.objects
     now = tuple(hashlib.sha256(data).hexdigest() for data in code.values())
     kernels = {program: Kernel(program, data) for program, data in code.items()}
-    found = _judge(asked, reproduction.build, kernels, _natively)
+    found = _judge(asked, reproduction.build, kernels, natively)
     return tuple(replace(each, same=then == now if then else None) for each in found)
 
 
@@ -124,7 +123,7 @@ def _today(asked: ReplayRequest) -> tuple[Finding, ...]:
         why = "; ".join(dict.fromkeys(build.reasons.values())) or "nothing of it is for native code"
         return (Finding(TODAY, "", UNJUDGED, f"today's generator makes no kernel of it: {why}"),)
     same = texts_of(reproduction.programs) == texts_of(build.programs)
-    found = _judge(replace(asked, units=None), build, kernels, _natively)
+    found = _judge(replace(asked, units=None), build, kernels, natively)
     return tuple(replace(each, same=same) for each in found)
 
 
@@ -158,13 +157,6 @@ def _compile(programs: Sequence[TileProgram], config: Config) -> dict[TileProgra
 @functools.lru_cache(maxsize=64)  # one fault is run on many values while it is shrunk
 def _code_of(program: TileProgram, spec: Spec) -> bytes:
     return object_of(program, spec, None)[0]
-
-
-def _natively(subject: Subject, driver: Driver, threads: int) -> tuple[Run, Run]:
-    return (
-        lambda reads: run_kernels(subject, reads, driver, 1, NAN_BYTES),
-        lambda reads: run_kernels(subject, reads, driver, threads, LARGE_BYTES),
-    )
 
 
 def interpret_unit(subject: Subject, reads: Values, seed: int) -> Outcome:

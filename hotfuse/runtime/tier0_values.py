@@ -1,7 +1,7 @@
 """The values of a graph by tier 0, node by node, each alive only while somebody needs it.
 
-Weights and constants are fetched when they are needed first. What an operator cannot compute is lost, and so is what follows
-from it; the rest goes on.
+Weights and constants are fetched when they are needed first, and packed when somebody reads panels: a product with them is one
+with what was packed. What an operator cannot compute is lost, and so is what follows from it; the rest goes on.
 """
 
 from __future__ import annotations
@@ -14,12 +14,26 @@ import numpy as np
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.ops.panels import pack
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.runtime.engine import Compute, RunGraph
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 
 Array = np.ndarray[Any, Any]
+
+
+class _Unpacked:
+    """Columns that are to be packed, where somebody wants panels."""
+
+    def __init__(self, columns: Array, attrs: Mapping[str, Any]) -> None:
+        self._columns, self._attrs = columns, attrs
+
+    def panels(self) -> Array:
+        return pack(self._columns, **self._attrs)
+
+    def product(self, x: Array) -> Array:
+        return np.asarray(np.matmul(x, self._columns.astype(x.dtype, copy=False)))
 
 
 class Tier0Values:
@@ -52,17 +66,19 @@ class Tier0Values:
             else:
                 found = self._weight(name) if name in self._weights else self._inputs[name]
             self._alive[name] = np.asarray(found) if isinstance(found, int | np.generic | np.ndarray) else found
-        return self._alive[name]
+        found = self._alive[name]
+        if isinstance(found, _Unpacked):
+            found = self._alive[name] = found.panels()
+        return found
 
     def compute(self, node: Node) -> None:
         """The results of a node, whose attributes are exact."""
         reason = next((self.lost[n] for n in node.uses if n in self.lost), "")
         try:
             if not reason:
-                compute = self._bind(node)
                 with np.errstate(all="ignore"):
-                    made = compute.function(*(None if n is None else self.value(n) for n in node.inputs))
-                for name, value in zip(node.outputs, made if compute.many else (made,), strict=False):
+                    made = self._made(node)
+                for name, value in zip(node.outputs, made, strict=False):
                     self._alive[name] = np.asarray(value) if isinstance(value, np.generic) else value
         except HotfuseError as error:
             reason = str(error)
@@ -70,6 +86,16 @@ class Tier0Values:
             reason = f"{node.origin or node.id}: operator {node.op} failed: {type(error).__name__}: {error}"
         if reason:
             self.lost |= dict.fromkeys(node.outputs, reason)
+
+    def _made(self, node: Node) -> Sequence[Any]:
+        names = tuple(node.uses)
+        if node.op == "pack":
+            return (_Unpacked(self.value(names[0]), node.attrs),)
+        if node.op == "panel_matmul" and isinstance(packed := self._alive.get(names[1]), _Unpacked):
+            return (packed.product(self.value(names[0])),)
+        compute = self._bind(node)
+        made = compute.function(*(None if n is None else self.value(n) for n in node.inputs))
+        return made if compute.many else (made,)
 
     def drop(self, turn: int) -> None:
         """Forget what nobody needs after this turn."""

@@ -26,7 +26,7 @@ from hotfuse.ir.types import TensorType
 from hotfuse.numerics import GOOD, Verdict
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.exact import exact_values, has_branches, run_nodes
-from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands
+from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands, Copies
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.proof_inputs import is_lossy, other_inputs, stirred
 from hotfuse.runtime.segment import Part, Segment
@@ -82,11 +82,15 @@ Run = Callable[[Values], Outcome]  # a unit's programs, run on contiguous values
 
 def prove_unit(subject: Subject, values: Values, driver: Driver, threads: int) -> Outcome:
     """Whether a unit's kernels are right on these values. Time is that of the faster run."""
-    return prove_runs(
-        subject,
-        values,
-        lambda reads: run_kernels(subject, reads, driver, 1, NAN_BYTES),
-        lambda reads: run_kernels(subject, reads, driver, threads, LARGE_BYTES),
+    return prove_runs(subject, values, *natively(subject, driver, threads))
+
+
+def natively(subject: Subject, driver: Driver, threads: int) -> tuple[Run, Run]:
+    """Two ways to run a unit's kernels: on one thread and on all, between other bytes."""
+    copies: Copies = {}
+    return (
+        lambda reads: run_kernels(subject, reads, driver, 1, NAN_BYTES, copies),
+        lambda reads: run_kernels(subject, reads, driver, threads, LARGE_BYTES, copies),
     )
 
 
@@ -128,22 +132,27 @@ def values_on(subject: Subject, values: Values, reads: Values) -> Values:
     return run_nodes((*subject.views, *subject.nodes), {**fixed, **reads})
 
 
-def run_kernels(subject: Subject, reads: Values, driver: Driver, threads: int, byte: int) -> Outcome:
-    """One run on contiguous values."""
-    bands = Bands(byte)
+def run_kernels(
+    subject: Subject, reads: Values, driver: Driver, threads: int, byte: int, copies: Copies | None = None
+) -> Outcome:
+    """One run on contiguous values, and on the `copies` that the run before made of them."""
+    kept = {} if copies is None else copies
+    for gone in kept.keys() - {id(array) for array in reads.values()}:
+        del kept[gone]
+    bands = Bands(byte, kept)
     segment = Segment(subject.parts, subject.reads, subject.writes, {}, subject.types, subject.sizes, bands, driver, threads)
     segment.soil(byte)
-    copies = {name: bands.copy(reads[name]) for name in subject.reads}
+    given = {name: bands.copy(reads[name]) for name in subject.reads}
     begun = time.perf_counter()
     try:
-        found = segment.run(list(copies.values()))
+        found = segment.run(list(given.values()))
     except BadIndex as error:
         return Outcome(reason=str(error), what=", ".join(subject.writes))
     seconds = time.perf_counter() - begun
     results = dict(zip(subject.writes, found, strict=True))
-    for name, array in (*copies.items(), *results.items()):
+    for name, array in (*given.items(), *results.items()):
         damage = bands.damage(array)
-        if not damage and name in copies and not same_bytes(array, reads[name]):
+        if not damage and name in given and not same_bytes(array, reads[name]):
             damage = "it is an input, and was changed"
         if damage:
             return Outcome(reason=damage, what=name, seconds=seconds)

@@ -26,7 +26,9 @@ from hotfuse.adaptive.message import Spotted
 from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
-from hotfuse.runtime.build_request import BuildReply
+from hotfuse.runtime import build_cache
+from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
+from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.session import Session
@@ -106,6 +108,33 @@ def test_settle_waits_for_what_can_be_done_without_a_call(session: Session) -> N
     assert session.settle(60)
     assert session.events.of("tier.shadow")
     serve(session, lambda: is_fused(session), 10)
+
+
+def test_a_settled_model_is_in_the_cache(session: Session) -> None:
+    """What a proof did not look at is read afterwards, a weight at a time."""
+    serve(session, lambda: session.events.of("tier.shadow"))
+    assert session.settle(60)
+    cache = open_cache(session.config)
+    assert cache is not None
+    deadline = time.monotonic() + 30
+    while "proof" not in cache.stats().kinds:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_proof_of_weights_that_changed_meanwhile_is_not_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hotfuse.runtime.build_work import build_here  # (a process that imports this module is to have none of it)
+
+    kept: list[Any] = []
+    monkeypatch.setattr(build_cache, "keep_proof", lambda *told: kept.append(told))
+    maker = session.observer.controller._making._maker  # type: ignore[union-attr]
+    reply = build_here(session.observer.request())  # type: ignore[union-attr]
+    asked = ProveRequest(reply.build, reply.objects, {}, session.config)
+    for steady, era in ((True, maker.era), (False, maker.era), (True, maker.era - 1)):
+        assert len(list(maker.keep(era, asked, ProveReply((), 0.0, steady=steady)))) in (0, 1, len(WEIGHTS))
+        maker._digests = {}
+    assert len(kept) == 1
+    assert set(kept[0][0].digests) == {f"w{i}" for i in range(len(WEIGHTS))}
 
 
 def test_a_model_that_is_hardly_called_is_left_alone(session: Session) -> None:

@@ -20,7 +20,7 @@ with hotfuse.load(test.model().SerializeToString()) as session:
     heavy = [name for name in ("llvmlite", "hotfuse.codegen.lower", "hotfuse.runtime.proof") if name in sys.modules]
     workers, events = len(psutil.Process().children()), [e.kind for e in session.events.of("tier")]
     from hotfuse.runtime.cache import open_cache
-    while "proof" not in open_cache(session.config).stats().kinds:  # the worker writes it when it has answered
+    while "proof" not in open_cache(session.config).stats().kinds:  # it is written when nobody waits for anything
         time.sleep(0.01)
 print(json.dumps({"heavy": heavy, "workers": workers, "events": events, "calls": calls}))
 """
@@ -48,3 +48,34 @@ def test_a_second_process_makes_nothing_again(tmp_path: Path) -> None:
 def test_what_was_made_before_serves_as_soon_as_one_call_was_compared(tmp_path: Path) -> None:
     assert run(tmp_path / "cache")["calls"] > 5
     assert run(tmp_path / "cache", wait_for="tier.shadow")["calls"] <= 5
+
+
+EARLY = """
+import sys, time
+import hotfuse
+from hotfuse.adaptive.background import BACKGROUND
+from hotfuse.runtime import build_jobs
+from tests.adaptive import test_session_subject as test
+woken = []
+build_jobs.wake_worker = lambda config: woken.append("hotfuse.frontends.onnx_model" in sys.modules)
+with hotfuse.load(test.model().SerializeToString(), tier=sys.argv[1] if sys.argv[1] == "auto" else int(sys.argv[1])):
+    BACKGROUND.post(lambda: woken.append("done"))
+    while sys.argv[1] == "auto" and "done" not in woken:
+        time.sleep(0.01)
+print(len(woken) - woken.count("done"))
+"""
+
+
+def wakes(cache: Path, tier: str = "auto") -> int:
+    """How many workers are woken when a model is loaded, before it is called."""
+    environment = {**os.environ, "HOTFUSE_CACHE": str(cache)}
+    command = [sys.executable, "-c", EARLY, tier]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout)
+
+
+def test_a_worker_starts_while_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
+    assert wakes(tmp_path / "cache") == 1
+    assert wakes(tmp_path / "cache", tier="0") == 0
+    (tmp_path / "cache").mkdir(mode=0o700, exist_ok=True)
+    run(tmp_path / "cache")
+    assert wakes(tmp_path / "cache") == 0

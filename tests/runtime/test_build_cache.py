@@ -24,9 +24,12 @@ from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.config import Config
 from hotfuse.fusion.grouping import Grouping
 from hotfuse.hardware.spec import host_spec
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Constant, Graph
 from hotfuse.ir.record_form import read_record, write_record
 from hotfuse.ir.text import print_graph
+from hotfuse.ir.types import F32, tensor
 from hotfuse.runtime import build_cache
 from hotfuse.runtime.build import Build, skeleton
 from hotfuse.runtime.build_cache import Witness, cached_build, cached_proof, keep_build, keep_proof, version, with_digests
@@ -36,9 +39,19 @@ from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.building import make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.workers import Pool
-from tests.runtime.test_build_worker import X, ended, mutant, two_layers
+from tests.runtime.test_build_worker import WIDTH, X, ended, mutant, two_layers
 
 GRAPH = two_layers()
+
+
+def stack(layers: int) -> Graph:
+    """Layers alike, one after the other."""
+    chance, b = np.random.default_rng(0), GraphBuilder()
+    x = b.input("x", tensor(F32, symbol("n", 1), WIDTH))
+    for layer in range(layers):
+        weight = b.constant(chance.standard_normal((WIDTH, WIDTH), np.float32) / 12, f"w{layer}")
+        x = b.add("softmax", b.add("matmul", x, weight), axis=0)
+    return b.build([x])
 
 
 @pytest.fixture(name="config")
@@ -59,6 +72,13 @@ def build_request(config: Config, graph: Graph = GRAPH) -> BuildRequest:
 
 def prove_request(reply: BuildReply, config: Config, weight: Weight | None = None) -> ProveRequest:
     return with_digests(ProveRequest(reply.build, reply.objects, {"x": X}, config), weight or weights())
+
+
+def prove_and_keep(asked: ProveRequest, weight: Weight | None = None) -> ProveReply:
+    """As a maker does: what was not looked at is read afterwards."""
+    proof = prove_here(asked, weight or weights())
+    keep_proof(with_digests(replace(asked, digests={**asked.digests, **proof.digests}), weights()), proof)
+    return proof
 
 
 # ---- the second process
@@ -98,7 +118,7 @@ def test_a_second_process_lowers_compiles_and_proves_nothing(
 
     monkeypatch.setattr(build_cache, "version", version)
     reply = build_here(build_request(config))
-    prove_here(prove_request(reply, config), weights())
+    prove_and_keep(prove_request(reply, config))
     (tmp_path / "graph").write_bytes(write_record(GRAPH))
     np.save(tmp_path / "x.npy", X)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "graph"), config.cache, str(tmp_path / "x.npy")]
@@ -118,9 +138,11 @@ def test_what_a_worker_made_and_proved_is_found_here(tmp_path: Path) -> None:
         reply = ended(pool, lambda finish: build_job("b", lambda: request, finish, config))
         asked = prove_request(reply, config)
         proof = ended(pool, lambda finish: prove_job("p", lambda: asked, weights(), finish, config))
-        wait_for(config, {"build": 1, "proof": 1})
+        wait_for(config, {"build": 1})
     finally:
         pool.close()
+    keep_proof(asked, proof)
+    wait_for(config, {"build": 1, "proof": 1})
     found, proved = cached_build(request), cached_proof(asked)
     assert found is not None
     assert proved is not None
@@ -170,7 +192,7 @@ def test_a_build_stands_for_what_was_asked_alone(config: Config, changed: Callab
 
 def test_another_version_builds_and_proves_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     reply = build_here(build_request(config))
-    prove_here(prove_request(reply, config), weights())
+    prove_and_keep(prove_request(reply, config))
     assert cached_proof(prove_request(reply, config))
     monkeypatch.setattr(build_cache, "version", lambda: "another")
     assert cached_build(build_request(config)) is None
@@ -253,7 +275,7 @@ def test_skeletons_and_builds_of_all_sorts_read_back(models: Callable[[], list[A
 
 def test_other_weights_are_proved_again(config: Config) -> None:
     reply = build_here(build_request(config))
-    prove_here(prove_request(reply, config), weights())
+    prove_and_keep(prove_request(reply, config))
     assert cached_proof(prove_request(reply, config)) is not None
 
     def nudged(name: str) -> Any:
@@ -296,7 +318,7 @@ def test_wrong_kernels_stay_wrong(config: Config) -> None:
     objects = tuple(compile_ir(emit(mutant(p), spec.vector_bytes // 4, spec.isa), spec) for p in reply.build.programs)
     assert objects != reply.objects
     asked = prove_request(replace(reply, objects=objects), config)
-    proof = prove_here(asked, weights())
+    proof = prove_and_keep(asked)
     found = cached_proof(asked)
     assert found is not None
     assert found.verdicts == proof.verdicts
@@ -309,23 +331,34 @@ def test_what_could_not_be_tried_is_not_remembered(config: Config) -> None:
     def gone(name: str) -> Any:
         raise OSError("unmounted")
 
-    proof = prove_here(asked, gone)
+    proof = prove_and_keep(asked, gone)
     assert not all(verdict.tried for verdict in proof.verdicts)
     assert cached_proof(asked) is None
 
 
 def test_weights_that_change_meanwhile_are_not_what_was_proved(config: Config) -> None:
     asked = prove_request(build_here(build_request(config)), config)
-    proof = prove_here(asked, lambda name: weights()(name) * np.float32(2))
+    proof = prove_and_keep(asked, lambda name: weights()(name) * np.float32(2))
     assert all(verdict.ok for verdict in proof.verdicts)
+    assert not proof.steady
     assert cached_proof(asked) is None
 
 
 def test_a_proof_is_remembered_for_the_weights_that_it_was_given(config: Config) -> None:
     asked = prove_request(build_here(build_request(config)), config)
-    proof = prove_here(replace(asked, digests={}), weights())
+    proof = prove_and_keep(replace(asked, digests={}))
     assert proof.digests == asked.digests
     assert cached_proof(asked) is not None
+
+
+def test_a_proof_reads_no_more_weights_than_it_looks_at(config: Config) -> None:
+    graph = stack(5)
+    reply = build_here(build_request(config, graph))
+    asked = ProveRequest(reply.build, reply.objects, {"x": X}, config)
+    proof = prove_here(asked, weights(graph))
+    assert all(verdict.ok for verdict in proof.verdicts)
+    assert set(proof.digests) == {"w0", "w1"}
+    assert set(with_digests(asked, weights(graph)).digests) == {f"w{layer}" for layer in range(5)}
 
 
 def test_a_witness_asks_once_for_what_it_can_keep(config: Config) -> None:
@@ -339,12 +372,13 @@ def test_a_witness_asks_once_for_what_it_can_keep(config: Config) -> None:
     witness = Witness(counted, asked)
     assert np.array_equal(witness("w0"), witness("w0"))
     assert count["w0"] == 1
-    assert set(witness.digests() or ()) == set(count)
+    assert set(witness.digests) == set(count)
+    assert witness.steady
     witness = Witness(counted, replace(asked, config=replace(config, max_worker_bytes=4)))
     witness("w0")
     witness("w0")  # another one now
     assert count["w0"] == 3
-    assert witness.digests() is None
+    assert not witness.steady
 
 
 def test_without_a_cache_no_weight_is_read() -> None:
