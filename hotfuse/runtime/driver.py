@@ -9,6 +9,7 @@ State: a `Job` is memory that one call uses at a time. A `Driver` is code, one f
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -140,13 +141,20 @@ class Driver:
 
 
 _DRIVERS: dict[Gomp | None, Driver] = {}
+_FOUND: dict[bool, Driver] = {}  # without torch and with it: it brings a library of its own
 _MAKING = make_lock()
 
 
 def get_driver() -> Driver:
-    """The driver on the OpenMP library that is in the process now."""
+    """The driver on the OpenMP library that is in the process now. Looking for that takes as long as binding a small model."""
+    has_torch = "torch" in sys.modules
+    found = _FOUND.get(has_torch)
+    if found is not None:
+        return found
     gomp = find_gomp()
     with _MAKING:
         if gomp not in _DRIVERS:
             _DRIVERS[gomp] = Driver(gomp)
+        if not has_torch or hasattr(sys.modules.get("torch"), "get_num_threads"):  # not amid its import
+            _FOUND[has_torch] = _DRIVERS[gomp]
         return _DRIVERS[gomp]

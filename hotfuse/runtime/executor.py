@@ -204,12 +204,12 @@ class Executor:
     def _take_arena(self, bound: BoundPlan) -> Arena | None:
         if not bound.arena_bytes:
             return None
-        return self._pool.take(id(bound)) or Arena(bound.arena_bytes, bound.placements)
+        return self._pool.take(bound.arena_bytes, id(bound), bound.placements)
 
     def _return_arena(self, bound: BoundPlan, arena: Arena) -> None:
         with self._lock:  # so that a plan is not dropped in between
             if any(b is bound for b in self._bound.values()):
-                self._pool.give(id(bound), arena)
+                self._pool.give(arena)
 
     def _run_nested(self, graph: Graph, inputs: Sequence[Any]) -> Sequence[Any]:
         with self._lock:
@@ -221,10 +221,9 @@ class Executor:
     def clear(self) -> None:
         """Forget every bound plan and free idle memory; calls under way finish with what they have."""
         with self._lock:
-            for bound in self._bound.values():
-                self._pool.drop(id(bound))
             nested = list(self._nested.values())
             self._bound.clear()
+            self._pool.clear()
         for executor in nested:  # kept: one that is running must go on owning what it puts into the pool
             executor.clear()
 

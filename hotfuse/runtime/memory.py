@@ -1,11 +1,11 @@
-"""Arena memory: one block per bound plan, with a place for each intermediate, planned from when values live.
+"""Arena memory: one block for a call, with a place for each intermediate, planned from when values live.
 
     plan_arena: intervals (first step, last step, bytes) -> offset of each, total bytes
 
 Values that live at the same time never share a byte. Greedy in the order of steps, the largest first where several begin at
 one: each takes the smallest free block that holds it, or else the end.
 
-State: an `ArenaPool` keeps the idle arenas of one model, those of its nested graphs included, up to a number of bytes.
+State: an `ArenaPool` keeps the idle arenas of one plan, its nested graphs and its shapes included, up to a number of bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from hotfuse.locks import make_lock
 
 ALIGNMENT = 64  # a cache line, and the widest vector
+NOBODY = 0  # no object's `id`
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,49 +93,76 @@ class Placement:
 
 
 class Arena:
-    """One block of memory and the views that a bound plan's steps write into. Used by one call at a time."""
+    """One block of memory, used by one call at a time, and the views that a bound plan's steps write into: those of the plan
+    that used it last, its `owner`."""
 
-    __slots__ = ("bytes", "views")
+    __slots__ = ("address", "block", "bytes", "owner", "views")
 
-    def __init__(self, size: int, placements: Sequence[Placement]) -> None:
-        block = aligned_block(size)
+    def __init__(self, size: int) -> None:
+        self.block = aligned_block(size)
         self.bytes = size
+        self.address = int(self.block.ctypes.data)
+        self.owner = NOBODY
+        self.views: Sequence[np.ndarray[Any, Any]] = ()
+
+    def lay_out(self, owner: int, placements: Sequence[Placement]) -> None:
+        self.owner = owner
         self.views = [
-            np.ndarray(p.shape, p.dtype, buffer=block, offset=p.offset)  # type: ignore[call-overload]
+            np.ndarray(p.shape, p.dtype, buffer=self.block, offset=p.offset)  # type: ignore[call-overload]
             for p in placements
         ]
 
 
 class ArenaPool:
-    """Idle arenas by the bound plan they are for (its `id`), `limit` bytes of them at most. Any thread may call it."""
+    """Idle arenas, `limit` bytes of them at most. All shapes of a plan share them: there are as many as calls at a time, each
+    as large as the largest needs. Owners are known by their `id`. Any thread may call it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
-        self._idle: dict[int, list[Arena]] = {}
+        self._idle: list[Arena] = []
         self._lock = make_lock()
 
     @property
     def held_bytes(self) -> int:
         return self._held
 
-    def take(self, owner: int) -> Arena | None:
+    def take(self, size: int, owner: int = NOBODY, placements: Sequence[Placement] = ()) -> Arena:
+        """An arena of so many bytes or more, laid out for its owner."""
         with self._lock:
-            idle = self._idle.get(owner)
-            if not idle:
-                return None
-            arena = idle.pop()
-            self._held -= arena.bytes
-            return arena
+            arena = self._found(size, owner)
+        if arena is None:
+            arena = Arena(size)
+        if arena.owner != owner:
+            arena.lay_out(owner, placements)
+        return arena
 
-    def give(self, owner: int, arena: Arena) -> None:
+    def _found(self, size: int, owner: int) -> Arena | None:
+        """The owner's own, or the last that is large enough; where none is, the last one makes room. Holds the lock."""
+        fits = [place for place, arena in enumerate(self._idle) if arena.bytes >= size]
+        place = next((p for p in fits if self._idle[p].owner == owner), fits[-1] if fits else len(self._idle) - 1)
+        if place < 0:
+            return None
+        arena = self._idle.pop(place)
+        self._held -= arena.bytes
+        return arena if fits else None
+
+    def give(self, arena: Arena) -> None:
         """Keep an arena for the next call, if there is room."""
         with self._lock:
             if self._held + arena.bytes <= self._limit:
-                self._idle.setdefault(owner, []).append(arena)
+                self._idle.append(arena)
                 self._held += arena.bytes
 
     def drop(self, owner: int) -> None:
-        """Free the idle arenas of a bound plan that is no more."""
+        """Forget a bound plan that is no more: another one may have its `id`."""
         with self._lock:
-            self._held -= sum(arena.bytes for arena in self._idle.pop(owner, ()))
+            for arena in self._idle:
+                if arena.owner == owner:
+                    arena.owner, arena.views = NOBODY, ()
+
+    def clear(self) -> None:
+        """Free all that is idle."""
+        with self._lock:
+            self._idle.clear()
+            self._held = 0

@@ -18,6 +18,7 @@ from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.dispatch import Dispatch
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel, kernel_of, link_kernels
+from hotfuse.runtime.memory import ArenaPool
 from hotfuse.runtime.native_binding import NativeBinder
 
 
@@ -66,9 +67,11 @@ def main_executor(hoisted: Hoisted, engine: Any, config: Config) -> Executor:
 def build_executor(graph: Graph, build: Build, kernels: Mapping[TileProgram, Kernel], engine: Any, config: Config) -> Executor:
     """An executor of a build's main graph, constants attached."""
 
+    pool = ArenaPool(config.max_arena_bytes)
+
     def binder(units: Sequence[Unit]) -> NativeBinder:
-        return NativeBinder(graph, units, kernels, engine, config, build.reasons)
+        return NativeBinder(graph, units, kernels, engine, config, build.reasons, pool)
 
     special = {sizes: binder(units) for sizes, units in build.special.items()}
     generic = binder(build.units)
-    return Executor(trivial_plan(graph), engine, config, binder=Dispatch(generic, special) if special else generic)
+    return Executor(trivial_plan(graph), engine, config, pool, Dispatch(generic, special) if special else generic)

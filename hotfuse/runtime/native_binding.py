@@ -28,6 +28,7 @@ from hotfuse.runtime.build import Unit
 from hotfuse.runtime.driver import get_driver
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.kernels import Kernel
+from hotfuse.runtime.memory import ArenaPool
 from hotfuse.runtime.segment import Arrays, Part, Segment
 from hotfuse.runtime.threads import team_size
 
@@ -58,7 +59,8 @@ class Native:
 
 
 class NativeBinder:
-    """Binds one graph, again and again for other shapes. `reasons` say why nodes are in no unit."""
+    """Binds one graph, again and again for other shapes. `reasons` say why nodes are in no unit; calls borrow memory of
+    `pool`."""
 
     def __init__(
         self,
@@ -68,11 +70,13 @@ class NativeBinder:
         arrays: Arrays,
         config: Config,
         reasons: Mapping[str, str],
+        pool: ArenaPool,
     ) -> None:
         self.graph = graph
         self.arrays = arrays
         self.config = config
         self.reasons = reasons
+        self._pool = pool
         self.groups = [_native(graph, unit, kernels) for unit in units]
         self.items = _ordered(graph, self.groups)
         self._symbols = tuple(symbols_of(d for n in self.groups for d in n.sizes))
@@ -125,7 +129,7 @@ class NativeBinder:
                 _same_sizes(name, graph.values[name].type, type, sizes)
             work = sum(int(evaluate(flops, sizes)) for n in natives for flops in n.flops)
             team = threads if work > (BESIDE if self._has_rival else ALONE) else 1
-            made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team)
+            made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team, self._pool)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
         items = _without_settled(graph, self.items, settled_values(graph, values))

@@ -4,13 +4,16 @@ Memory handed out stays in the pool's list. It is free again when nobody but the
 that, a tensor, a slice of a view all hold a reference to the memory, so counting references tells. Fresh memory of a
 large result costs a page fault for every 4 KiB, which is more than many kernels take.
 
-State: a few arrays of one type, each with its memory and address. A lock guards the list.
+State: a few arrays of one type, each with its memory and address. A lock guards the list. All pools of the process together
+keep a number of bytes: where one needs memory beyond, those that were not asked for longest let go of theirs.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
+import weakref
 from sys import getrefcount
 from typing import Any
 
@@ -22,6 +25,7 @@ from hotfuse.runtime.memory import aligned_block
 
 KEPT = 3  # arrays of one result
 KEPT_BYTES = 1 << 30  # of them together; one is kept in any case, for its page faults take longer than most kernels
+ALL_BYTES = 1 << 28  # of all pools; the one that was asked last keeps its own in any case
 
 
 class OutputPool:
@@ -29,6 +33,7 @@ class OutputPool:
         self._dtype, self._sizes = type.dtype.numpy, type.sizes
         self._bytes = math.prod(self._sizes) * self._dtype.itemsize
         self._kept: list[tuple[Any, Any, int]] = []
+        self._used = 0
         self._lock = make_lock()
         entry = self._make()
         self._unused = getrefcount(entry[1])  # counted as `__call__` counts
@@ -42,14 +47,40 @@ class OutputPool:
 
     def __call__(self) -> tuple[Any, int]:
         """An array over memory that nobody else has, undefined, and its address. The array is new: callers may reshape it."""
+        self._used = next(_CLOCK)
         with self._lock:
             for entry in self._kept:
                 if getrefcount(entry[1]) == self._unused:
                     return entry[0][...], entry[2]
             entry = self._make()
-            if not self._kept or (len(self._kept) < KEPT and (len(self._kept) + 1) * self._bytes <= KEPT_BYTES):
+            keeps = not self._kept or (len(self._kept) < KEPT and (len(self._kept) + 1) * self._bytes <= KEPT_BYTES)
+            if keeps:
                 self._kept.append(entry)
-            return entry[0][...], entry[2]
+        if keeps:
+            _make_room(self)
+        return entry[0][...], entry[2]
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+
+def _make_room(pool: OutputPool) -> None:
+    """Have the pools that were not asked for longest let go of what they keep, until all together keep little enough."""
+    with _MAKING_ROOM:
+        _POOLS.add(pool)
+        held = {each: each._bytes * len(each._kept) for each in _POOLS}
+        total = sum(held.values())
+        for each in sorted(held, key=lambda each: each._used) if total > ALL_BYTES else ():
+            if each is not pool and total > ALL_BYTES:
+                each._let_go()
+                _POOLS.discard(each)
+                total -= held[each]
+
+
+_CLOCK = itertools.count(1)
+_MAKING_ROOM = make_lock()
+_POOLS: weakref.WeakSet[OutputPool] = weakref.WeakSet()  # that keep something
 
 
 def fast_address() -> Any:

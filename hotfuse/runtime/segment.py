@@ -3,7 +3,8 @@
 Values that only the segment's own kernels read lie in an arena; what it takes in and gives out is the engine's. A barrier is
 where a kernel reads what others wrote since the last one, or writes memory that they use: kernels in between run side by side.
 
-State: a `Segment` keeps idle frames. A `Frame` is the memory of one call: tables, arena, counters and scratch.
+State: a `Segment` keeps idle frames. A `Frame` is what one call writes: tables, counters and scratch; its arena is lent by a
+pool.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hotfuse.ir.graph import Node
 from hotfuse.ir.types import TensorType
 from hotfuse.runtime.driver import Driver, Job, Step
 from hotfuse.runtime.kernels import Kernel
-from hotfuse.runtime.memory import Interval, aligned_block, plan_arena
+from hotfuse.runtime.memory import Arena, ArenaPool, Interval, plan_arena
 
 if TYPE_CHECKING:
     from hotfuse.runtime.array_call import ArrayCall
@@ -65,20 +66,20 @@ class _Bound:
 class Frame:
     """`pointers` are those of the last call, `words` and `status` what kernels read and write."""
 
-    __slots__ = ("_arena", "_status", "_words", "job", "pointers", "status", "words")
+    __slots__ = ("_inner", "_status", "_words", "arena", "job", "pointers", "status", "words")
 
     def __init__(self, steps: Sequence[_Bound], known: Mapping[str, int], inner: Mapping[str, int], sizes: Sizes) -> None:
-        self._arena = aligned_block(max(sizes.arena, 1))
         self._status = np.zeros(1, np.int64)
         self._words = np.zeros(max(1, sum(len(s.words) for s in steps)), np.int64)
-        base, start = self._arena.ctypes.data, self._words.ctypes.data
+        start = self._words.ctypes.data
+        self._inner: list[tuple[int, int]] = []  # words that point into the arena, and where
         made, at = [], 0
         for step in steps:
             self._words[at : at + len(step.words)] = step.words
             self._words[at] = self._status.ctypes.data
             for name, word in step.places:
                 if name in inner:
-                    self._words[at + word] = base + inner[name]
+                    self._inner.append((at + word, inner[name]))
                 elif name in known:
                     self._words[at + word] = known[name]
             at_once, (every, unit) = tasks_at_once(step.tasks, sizes.threads), step.lanes
@@ -90,11 +91,13 @@ class Frame:
         # several times faster for single numbers than arrays are
         self.words, self.status = memoryview(self._words), memoryview(self._status)  # type: ignore[arg-type]
         self.pointers: list[int] = []
+        self.arena = 0
 
-    def soil(self, byte: int) -> None:
-        """Write into all memory that kernels may not read before they wrote it."""
-        self._arena[:] = byte
-        self.job.soil(byte)
+    def use(self, arena: int) -> None:
+        """Have what stays inside lie at this address from now on."""
+        self.arena = arena
+        for word, offset in self._inner:
+            self.words[word] = arena + offset
 
     @property
     def address(self) -> int:
@@ -135,6 +138,7 @@ class Segment:
         arrays: Arrays,
         driver: Driver,
         threads: int,
+        pool: ArenaPool | None = None,
     ) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._results = [arrays.results(types[name]) for name in outputs]
@@ -148,11 +152,15 @@ class Segment:
         self._sizes = Sizes(arena, scratch, threads)
         self._places = self._pointers()
         self._idle: list[Frame] = []
+        self._pool = ArenaPool(arena) if pool is None else pool
 
     def soil(self, byte: int) -> None:
         """Have the next run find this byte wherever nothing was written yet."""
         frame = Frame(self._steps, self._known, self._inner, self._sizes)
-        frame.soil(byte)
+        frame.job.soil(byte)
+        arena = self._pool.take(self._sizes.arena)
+        arena.block[:] = byte
+        self._pool.give(arena)
         self._idle = [frame]
 
     @property
@@ -184,9 +192,11 @@ class Segment:
         if self._sizes.threads != 1 or not heads_are_known():
             return None
         frame = Frame(self._steps, self._known, self._inner, self._sizes)
+        arena = Arena(self._sizes.arena)  # its own: who lends it would have to be asked with each call
+        frame.use(arena.address)
         words = frame.address
         places = [(which, words + 8 * place) for which, place in self._places]
-        owner = (self, frame)
+        owner = (self, frame, arena)
         return ArrayCall(
             arrays, len(self.outputs), places, frame.job.address, frame.status_address, self._driver.address, owner
         )
@@ -206,6 +216,9 @@ class Segment:
             frame = self._idle.pop()  # a list's pop and append are one step each, whoever else calls
         except IndexError:
             frame = Frame(self._steps, self._known, self._inner, self._sizes)
+        arena = self._pool.take(self._sizes.arena) if self._sizes.arena else None
+        if arena is not None and frame.arena != arena.address:
+            frame.use(arena.address)
         if frame.pointers != pointers:
             words = frame.words
             for which, place in self._places:
@@ -218,6 +231,8 @@ class Segment:
             status[0] = 0
         if len(self._idle) < MAX_IDLE:
             self._idle.append(frame)
+        if arena is not None:
+            self._pool.give(arena)
         if failed:
             raise BadIndex("an index lies outside of the tensor that it indexes")
         return [result for result, _ in made]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotfuse.runtime.memory import ALIGNMENT, Arena, Interval, Placement, plan_arena
+from hotfuse.runtime.memory import ALIGNMENT, Arena, ArenaPool, Interval, Placement, plan_arena
 
 intervals = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 5000)).map(lambda t: Interval(t[0], t[0] + t[1], t[2])),
@@ -33,8 +33,53 @@ def test_a_chain_needs_two_buffers() -> None:
 
 
 def test_views_are_aligned_and_distinct() -> None:
-    arena = Arena(4096, [Placement(0, (3,), np.dtype("f4")), Placement(64, (2, 2), np.dtype("f8"))])
+    arena = Arena(4096)
+    arena.lay_out(1, [Placement(0, (3,), np.dtype("f4")), Placement(64, (2, 2), np.dtype("f8"))])
     assert all(view.ctypes.data % ALIGNMENT == 0 for view in arena.views)
     arena.views[0][:] = 1
     arena.views[1][:] = 2
     assert arena.views[0].tolist() == [1, 1, 1]
+
+
+def laid_out(size: int) -> list[Placement]:
+    return [Placement(0, (size,), np.dtype("u1"))]
+
+
+def test_shapes_share_an_arena_as_large_as_the_largest_needs() -> None:
+    pool = ArenaPool(1 << 20)
+    for size in (1000, 4000, 100, 4000, 2000):
+        arena = pool.take(size, owner=size, placements=laid_out(size))
+        assert arena.views[0].shape == (size,)
+        assert arena.bytes == (1000 if size == 1000 else 4000)
+        pool.give(arena)
+        assert pool.held_bytes == arena.bytes
+
+
+def test_calls_at_a_time_have_an_arena_each_and_find_their_own_again() -> None:
+    pool = ArenaPool(1 << 20)
+    first, second = (pool.take(500, owner, laid_out(500)) for owner in (1, 2))
+    assert first.block is not second.block
+    pool.give(first)
+    pool.give(second)
+    views = first.views
+    again = pool.take(500, 1, laid_out(500))
+    assert again is first
+    assert again.views is views
+
+
+def test_what_does_not_fit_into_the_limit_is_not_kept() -> None:
+    pool = ArenaPool(1000)
+    first, second = pool.take(800), pool.take(300)
+    pool.give(first)
+    pool.give(second)
+    assert pool.held_bytes == 800
+    pool.clear()
+    assert pool.held_bytes == 0
+    assert pool.take(10) not in (first, second)
+
+
+def test_another_owner_with_the_same_id_finds_no_views_of_the_first() -> None:
+    pool = ArenaPool(1 << 20)
+    pool.give(pool.take(64, 7, laid_out(64)))
+    pool.drop(7)
+    assert pool.take(64, 7, laid_out(32)).views[0].shape == (32,)

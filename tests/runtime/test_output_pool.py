@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -99,3 +100,19 @@ def test_of_large_arrays_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(pool._kept) == 1
     del held
     assert pool()[1] == pool._kept[0][2]
+
+
+def test_all_pools_together_keep_so_much_and_the_last_asked_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_pool, "ALL_BYTES", 1000)
+    monkeypatch.setattr(output_pool, "_POOLS", weakref.WeakSet())
+    pools = [OutputPool(tensor(F32, 100)) for _ in range(4)]  # 400 bytes each
+    for which in (0, 1, 0, 2):
+        pools[which]()
+    assert [len(pool._kept) for pool in pools] == [1, 0, 1, 0]
+    held = pools[2]()[0]
+    huge = OutputPool(tensor(F32, 1000))
+    array, address = huge()
+    assert [len(pool._kept) for pool in pools] == [0] * 4
+    del array
+    assert huge()[1] == address
+    assert pools[2]()[1] != held.ctypes.data  # a caller's stays a caller's

@@ -153,7 +153,7 @@ def test_too_little_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) 
     def fail(*args: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("hotfuse.runtime.executor.Arena", fail)
+    monkeypatch.setattr("hotfuse.runtime.memory.Arena", fail)
     with pytest.raises(ExecutionError, match="not enough memory"):
         hotfuse.load(linear()).run(None, feeds())
 
@@ -314,7 +314,7 @@ def test_scratch_memory_of_nested_graphs_counts() -> None:
     session.run(None, {"n": np.array(3), "x": np.ones((8, 4), np.float32)})
     report = session.report()
     assert report.arena_bytes >= 8 * 4 * 4
-    assert session._executor._pool.held_bytes == report.arena_bytes
+    assert 8 * 4 * 4 <= session._executor._pool.held_bytes <= report.arena_bytes
     bounded = hotfuse.load(looping(), max_arena_bytes=2 * report.arena_bytes)
     for batch in (8, 9, 10, 11):
         bounded.run(None, {"n": np.array(3), "x": np.ones((batch, 4), np.float32)})
