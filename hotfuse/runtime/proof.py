@@ -6,8 +6,8 @@ prepared values are computed then, and everything is dropped after its last use:
 in memory, and what is kept, within bounds, for proofs at other sizes. Kernels may write anywhere: this belongs into a process
 that can be lost.
 
-Layers are the same code at the same sizes, with other weights: of such units the first two speak for all, and what only others
-need is not computed.
+Layers are the same code at the same sizes, with other weights: of such units the first two speak for all. What only others need
+is not computed, and where what they write is read, what the second of the two writes stands in for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,12 @@ def prove(
         made = {name for node in graph.nodes if node.id in inside for name in node.outputs}
         read = {name for unit in own for recipe in unit.recipes for name in recipe.reads}
         known = {name: resized(elsewhere[name], _sizes(values[name])) for name in (read - made) & elsewhere.keys()}
-    graph, inputs = _needed_graph(build.hoisted, own, known), {**inputs, **known}
+    stand_ins = _stand_ins(subjects, speakers)
+    try:
+        graph = _needed_graph(build.hoisted, own, known, stand_ins)
+    except VerifyError:  # what would stand in follows from what it would stand in for
+        graph, stand_ins = _needed_graph(build.hoisted, own, known), {}
+    inputs = {**inputs, **known}
     order = {node.id: turn for turn, node in enumerate(graph.nodes)}
     due: dict[int, list[int]] = {}
     for place in tried:
@@ -95,7 +101,7 @@ def prove(
         [*node.inputs, *node.outputs, *(n for place in due.get(turn, ()) for n in subjects[place].needs)]
         for turn, node in enumerate(graph.nodes)
     ]
-    tier_0 = Tier0Values(graph, values, inputs, weight, config, uses)
+    tier_0 = Tier0Values(graph, values, inputs, weight, config, uses, stand_ins)
     found: list[UnitVerdict] = []
     for turn, node in enumerate(graph.nodes):
         pace()
@@ -114,7 +120,7 @@ def prove(
 def _note(met: dict[str, Array], subject: Subject, graph: Graph, tier_0: Tier0Values, most_bytes: int) -> None:
     """Keep the floats that a unit reads and that have other sizes in other calls, while there is room."""
     for name in subject.reads:
-        if name not in tier_0.lost and any(symbols_of(shape_of(graph, name))):
+        if not tier_0.why_lost(name) and any(symbols_of(shape_of(graph, name))):
             array = tier_0.value(name)
             if is_float(array) and sum(a.nbytes for a in met.values()) + array.nbytes <= most_bytes:
                 met[name] = array
@@ -135,6 +141,16 @@ def _speakers(subjects: Mapping[int, Subject]) -> dict[int, tuple[int, int]]:
     return {place: (same[0], same[min(1, len(same) - 1)]) for same in alike.values() for place in same}
 
 
+def _stand_ins(subjects: Mapping[int, Subject], speakers: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    """For what units write that are not tried, what those write that speak for them: values of the same kind, from which what
+    comes behind many layers can be proved without these."""
+    found: dict[str, str] = {}
+    for place, pair in speakers.items():
+        if place not in pair:
+            found |= zip(subjects[place].writes, subjects[pair[1]].writes, strict=True)
+    return found
+
+
 def _worse(first: UnitVerdict, second: UnitVerdict) -> UnitVerdict:
     return first if not first.ok else second
 
@@ -143,7 +159,7 @@ def _verdict(
     place: int, subject: Subject, tier_0: Tier0Values, misfit: str, driver: Driver, threads: int, strict: bool, by: Prover
 ) -> UnitVerdict:
     begun = time.perf_counter()
-    reason = misfit or next((tier_0.lost[n] for n in subject.needs if n in tier_0.lost), "")
+    reason = misfit or next((why for n in subject.needs if (why := tier_0.why_lost(n))), "")
     outcome = Outcome()
     if not reason:
         try:
@@ -164,22 +180,29 @@ def _check_kernels(place: int, unit: Unit, kernels: Mapping[TileProgram, Kernel]
         raise VerifyError(f"unit {place} ({', '.join(unit.nodes)}) has no kernel for its program {missing}; compile it first")
 
 
-def _needed_graph(hoisted: Hoisted, units: Sequence[Unit], known: Collection[str] = ()) -> Graph:
+def _needed_graph(
+    hoisted: Hoisted, units: Sequence[Unit], known: Collection[str] = (), stand_ins: Mapping[str, str] = MappingProxyType({})
+) -> Graph:
     """What was split is one graph again: the nodes that some units need, each just before what needs it first, and none for
-    what is known."""
+    what is known or has something else standing in for it. VerifyError where that makes a circle."""
     halves = [hoisted.main] if hoisted.prepare is None else [hoisted.main, hoisted.prepare]
     producer = {name: node for half in halves for name, node in half.producer.items()}
     wanted = [n for unit in units for n in (*unit.nodes, *(n for r in unit.recipes for n in (*r.reads, *r.writes)))]
     order: dict[str, Node] = {}
+    begun: set[str] = set()
     waiting = [(name, False) for name in reversed(wanted)]
     while waiting:
         name, ready = waiting.pop()
+        name = stand_ins.get(name, name)
         node = producer.get(name)
         if node is None or node.id in order or name in known:
             continue
         if ready:
             order[node.id] = node
+        elif node.id in begun:
+            raise VerifyError(f"{node.id} follows from itself")
         else:
+            begun.add(node.id)
             waiting.append((name, True))
             waiting.extend((n, False) for n in reversed([*node.uses]))
     used = {n for node in order.values() for n in node.uses} | set(wanted)

@@ -7,6 +7,7 @@ with what was packed. What an operator cannot compute is lost, and so is what fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,10 @@ class _Unpacked:
 
 
 class Tier0Values:
-    """Computes nodes one after the other, in numpy. `uses` are the names that each turn needs, a node's own among them.
+    """Computes nodes one after the other, in numpy. `uses` are the names that each turn needs, a node's own among them; some
+    values have others that stand in for them, by name.
 
-    State: the values that are alive, and why others could not be computed (`lost`)."""
+    State: the values that are alive, and why others could not be computed."""
 
     def __init__(
         self,
@@ -49,17 +51,24 @@ class Tier0Values:
         weight: Callable[[str], Array],
         config: Config,
         uses: Sequence[Sequence[str | None]],
+        stand_ins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._graph, self._types, self._inputs, self._weight, self._config = graph, types, inputs, weight, config
-        self._weights = set(graph.weights)
+        self._weights, self._stand_ins = set(graph.weights), stand_ins
         self._alive: dict[str, Any] = {}
         self._nested: dict[int, Executor] = {}
         self._dead: dict[int, list[str]] = {}
-        for name, turn in {name: turn for turn, names in enumerate(uses) for name in names if name is not None}.items():
+        last = {stand_ins.get(name, name): turn for turn, names in enumerate(uses) for name in names if name is not None}
+        for name, turn in last.items():
             self._dead.setdefault(turn, []).append(name)
-        self.lost: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
+
+    def why_lost(self, name: str) -> str:
+        """Why a value could not be computed; "" if it could."""
+        return self._lost.get(self._stand_ins.get(name, name), "")
 
     def value(self, name: str) -> Any:
+        name = self._stand_ins.get(name, name)
         if name not in self._alive:
             if name in self._graph.constants:
                 found: Any = self._graph.constants[name].numpy()
@@ -73,7 +82,7 @@ class Tier0Values:
 
     def compute(self, node: Node) -> None:
         """The results of a node, whose attributes are exact."""
-        reason = next((self.lost[n] for n in node.uses if n in self.lost), "")
+        reason = next((why for n in node.uses if (why := self.why_lost(n))), "")
         try:
             if not reason:
                 with np.errstate(all="ignore"):
@@ -85,7 +94,7 @@ class Tier0Values:
         except Exception as error:  # whatever an operator raises: only what needs its results is not proved
             reason = f"{node.origin or node.id}: operator {node.op} failed: {type(error).__name__}: {error}"
         if reason:
-            self.lost |= dict.fromkeys(node.outputs, reason)
+            self._lost |= dict.fromkeys(node.outputs, reason)
 
     def _made(self, node: Node) -> Sequence[Any]:
         names = tuple(node.uses)

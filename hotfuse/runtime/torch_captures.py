@@ -1,10 +1,9 @@
 """Captures: those of one module's calls. When one may begin, what the capture process is sent, what becomes of its reply.
 
-Before a process is asked the cache is: what was captured of such a module by another process serves here, too.
+Before a process is asked the cache is: what was captured of such a module by another process serves here, too (`torch_kept`).
 
-State, under the lock of the module's `ClassTable`: captures under way, frames whose trace saw the module change itself, how
-many captures were begun, and where programs lie in the cache. What only captures need is imported by the thread that asks for
-one.
+State, under the lock of the module's `ClassTable`: captures under way, frames whose trace saw the module change itself, and how
+many captures were begun. What only captures need is imported by the thread that asks for one.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ import torch
 
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, HotfuseError
-from hotfuse.frontends.torch_request import SelfChange, TensorInput, TraceRequest
+from hotfuse.frontends.torch_request import SelfChange, TraceRequest
 from hotfuse.locks import make_lock
 from hotfuse.pace import Brisk, Pace, Unhurried, hurry, imports
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family
 from hotfuse.runtime.torch_guard import Call, CallGuard, call_structure, describe_leaves
+from hotfuse.runtime.torch_kept import KeptCaptures
 
 if TYPE_CHECKING:
-    from hotfuse.frontends.torch_program import CapturedProgram, Trace
+    from hotfuse.frontends.torch_program import Trace
     from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.runtime.cache import DiskCache
     from hotfuse.runtime.torch_class import ServedClass
@@ -50,7 +50,7 @@ class Captures:
         self.classes = classes
         self.pending: dict[Hashable, threading.Event] = {}
         self._unsettled: set[Hashable] = set()  # frames whose trace saw the module change itself, once
-        self._kept: list[tuple[weakref.ref[CapturedProgram], str]] = []  # programs, and their places in the cache
+        self.kept = KeptCaptures(module, name, family.events, family.config)
         self._watch: ModuleWatch | None = None
         self._is_root = is_root
         self._started = 0
@@ -192,29 +192,21 @@ class Captures:
             self._brisk = False
 
     def _recall(self, cache: DiskCache, request: _Request) -> bool:
-        try:
-            with imports(self._pace()):
-                from hotfuse.frontends.torch_skeleton import make_skeleton
-                from hotfuse.runtime.capture_cache import recall
-
-            pace = self._pace()
-            # One at a time behind calls: each takes its share of the interpreter's time.
-            with contextlib.nullcontext() if pace is hurry else _RECALL:
-                data, _ = make_skeleton(self._asked(request), pace)
-                shapes = [leaf.shape for leaf in request.leaves if isinstance(leaf, TensorInput)]
-                found = recall(cache, data, self.module, shapes, pace)
-        except Exception as error:  # whatever it is, the capture meets it again, and says so
-            self.family.events.emit("capture.missed", self.name, f"{type(error).__name__}: {error}")
+        pace = self._pace()
+        # One at a time behind calls: each takes its share of the interpreter's time.
+        with contextlib.nullcontext() if pace is hurry else _RECALL:
+            found = self.kept.find(cache, self._asked(request), pace)
+        if found is None:
             return False
         request.place, request.watch = found.place, found.watch
         if found.trace is None:
-            self.family.events.emit("capture.missed", self.name, found.reason)
+            self.kept.missed(found.reason)
             return False
         self.family.events.emit("capture.cached", self.name, str(found.trace.shapes))
         try:
             self._serve(request, found.trace)
         except Exception as error:  # what was of use once is not now: the module is captured anew
-            self.family.events.emit("capture.missed", self.name, f"{type(error).__name__}: {error}")
+            self.kept.missed(f"{type(error).__name__}: {error}")
             return False
         self._end(request)
         return True
@@ -301,7 +293,8 @@ class Captures:
             with imports(self._pace()):
                 self.family.adapt(self.family, self.name, self.classes, served)
         self.family.events.emit("capture.done", self.name, str(found.shapes), share=found.program.share, note=found.note)
-        self._keep(request, served, found)
+        if request.place:
+            self.kept.keep(request.place, request.watch, served, found)
 
     def _end(self, request: _Request) -> None:
         """Whoever waits for the capture need not any more."""
@@ -309,44 +302,6 @@ class Captures:
             done = self.pending.pop(request.frame, None)
         if done is not None:
             done.set()
-
-    def _keep(self, request: _Request, served: ServedClass, found: Trace) -> None:
-        """Have a program written to the cache, or note that it came from there."""
-        if not request.place:
-            return
-        with self.classes.lock:
-            self._kept.append((weakref.ref(found.program), request.place))
-        if found.form:
-            threading.Thread(target=self._write, args=(request, served, found), name="hotfuse-keep", daemon=True).start()
-
-    def _write(self, request: _Request, served: ServedClass, found: Trace) -> None:
-        from hotfuse.runtime.cache import open_cache
-        from hotfuse.runtime.capture_cache import KIND, make_entry
-
-        why = ""
-        try:
-            entry = make_entry(self.module, found, Unhurried())
-            # Looked at last: what the entry says of the module was true of it when it was captured, and all the time since.
-            why = "the module has changed since" if served.guard.watch is request.watch else served.departure()
-            cache = open_cache(self.config)
-            if not why and (cache is None or not cache.put(KIND, request.place, entry)):
-                why = "the cache takes nothing"
-        except Exception as error:
-            why = str(error) if isinstance(error, HotfuseError) else f"{type(error).__name__}: {error}"
-        self.family.events.emit("capture.unkept" if why else "capture.kept", self.name, why)
-
-    def disown(self, program: CapturedProgram) -> None:
-        """Take a program that answers otherwise than the module out of the cache, so that nobody meets it again."""
-        from hotfuse.runtime.cache import open_cache
-
-        with self.classes.lock:
-            places = [place for kept, place in self._kept if kept() is program]
-        cache = open_cache(self.config) if places else None
-        if cache is not None:
-            from hotfuse.runtime.capture_cache import KIND
-
-            for place in places:
-                cache.put_later(KIND, place, b"")
 
     def refresh(self) -> None:
         """Let failed captures be tried again."""

@@ -193,7 +193,7 @@ class Member:
         own, difference = trial.judge(eager)
         served.proven = not difference
         if difference:
-            self.captures.disown(served.runner.captured)
+            self.captures.kept.disown(served.runner.captured)
             reason = f"the captured program answers otherwise than the module: {difference}"
             self.family.events.emit("capture.differs", self.name, difference)
             self.table.drop(served, reason)
@@ -219,7 +219,7 @@ class Member:
             return trial
         own, difference = trial.judge(eager)
         if difference:
-            self.captures.disown(shadow.candidate.runner.captured)
+            self.captures.kept.disown(shadow.candidate.runner.captured)
         shadow.report(not difference, difference)
         return _Own(own, agreed=False)
 
@@ -237,7 +237,7 @@ class Member:
                 shadow.release()
                 return
             if difference:
-                self.captures.disown(shadow.candidate.runner.captured)
+                self.captures.kept.disown(shadow.candidate.runner.captured)
             shadow.report(not difference, difference)
 
         try:

@@ -13,10 +13,18 @@ import torch.nn.functional as F
 from hotfuse.errors import InvalidModel
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.op import OPS
+from hotfuse.ir.ops import attention
 from hotfuse.ir.types import F32, F64, I64, tensor
 from hotfuse.numerics import close_to_exact
 
 RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True, params=["whole", "head by head"])
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large calls are computed one kv head at a time: all of these are, too."""
+    if request.param == "head by head":
+        monkeypatch.setattr(attention, "CACHED", 0)
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -399,7 +399,7 @@ def test_captures_are_kept_recalled_and_disowned(world: World, tmp_path: Path) -
         assert _wait_for(controls(fast).events, "capture.kept", "capture.cached", "capture.unkept") == expected
         if expected == "capture.cached":
             controller = controls(fast).root
-            controller.captures.disown(controller.classes[0].runner.captured)
+            controller.captures.kept.disown(controller.classes[0].runner.captured)
             cache = open_cache(Config(cache=str(tmp_path / "cache")))
             assert cache is not None
             deadline = time.monotonic() + 10

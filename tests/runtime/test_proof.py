@@ -63,6 +63,54 @@ def test_right_kernels_are_proved(models: dict[str, Built], name: str) -> None:
         assert all(v.tried and v.what and v.seconds >= v.native_s > 0 for v in found)
 
 
+def with_head(count: int) -> Built:
+    """Layers alike, and a softmax behind the last of them."""
+    builder = GraphBuilder()
+    x = builder.input("x", tensor(F32, symbol("n", 1), 160))
+    rng, results = np.random.default_rng(0), []
+    for i in range(count):
+        weight = builder.constant((rng.standard_normal((160, 160)) / 12).astype(np.float32), name=f"w{i}")
+        x = builder.add("tanh", builder.add("matmul", x, weight))
+        results.append(x)
+    results.append(builder.add("softmax", x, axis=0))
+    return from_graph(
+        builder.build(results), lambda seed: {"x": np.random.default_rng(seed).standard_normal((9, 160)).astype(np.float32)}
+    )
+
+
+def test_what_comes_behind_many_layers_is_proved_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = with_head(9), set[str]()
+    seen: dict[str, Array] = {}
+
+    def look(subject: Subject, values: Any, driver: Any, threads: int) -> Outcome:
+        seen.update({name: values[name] for name in (*subject.reads, *subject.writes)})
+        return unit_proof.prove_unit(subject, values, driver, threads)
+
+    def weight(name: str) -> Array:
+        asked.add(name)
+        return model.weight(name)
+
+    found = prove(model.build, model.kernels, model.feeds(0), weight, CONFIG, by=look)
+    assert [(v.ok, v.tried) for v in found] == [(True, True)] * len(model.build.units)
+    assert asked == {"w0", "w1"}
+    np.testing.assert_array_equal(seen["tanh_8"], seen["tanh_1"])  # of the same kind, and real
+    head = next(place for place, unit in enumerate(model.build.units) if "softmax_0" in unit.nodes)
+    wrong = [planted(model, head, 0, p) for _, p in mutants(model.build.units[head].recipes[0].program)][:12]
+    caught = [[v.ok for v in verdicts(each, model.feeds(0))] for each in wrong]
+    assert 0 < sum(not ok[head] for ok in caught) < sum(sum(ok) for ok in caught)
+    monkeypatch.setattr(proof, "_stand_ins", lambda subjects, speakers: {})
+    assert [[v.ok for v in verdicts(each, model.feeds(0))] for each in wrong] == caught
+
+
+def test_what_would_stand_in_for_itself_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_head(4)
+    last = model.build.units[-1]
+    with pytest.raises(VerifyError, match="follows from itself"):
+        proof._needed_graph(model.build.hoisted, [last], (), {"tanh_0": "tanh_3"})
+    monkeypatch.setattr(proof, "_stand_ins", lambda subjects, speakers: {"tanh_0": "tanh_3"})
+    assert all(v.ok and v.tried for v in verdicts(model, model.feeds(0)))
+
+
 def test_a_pace_is_kept_and_units_can_be_chosen() -> None:
     model, turns, asked = layers(8), [], []
     (verdict,) = prove(

@@ -22,13 +22,29 @@ from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.types import BOOL, TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
+CACHED = 1 << 18  # scores: a megabyte of them
 
 
-def attention(
+def attention(q: Array, k: Array, v: Array, mask: Array | None = None, **how: Any) -> Array:
+    """Where the scores do not fit into a cache, one kv head at a time."""
+    (batch, heads, queries, _), (_, kv_heads, keys, _) = q.shape, k.shape
+    if batch * heads * queries * keys <= CACHED or batch * kv_heads == 1:
+        return _attention(q, k, v, mask, **how)
+    result = np.empty((batch, heads, queries, v.shape[-1]), q.dtype)
+    masks = None if mask is None else np.broadcast_to(mask, (batch, heads, queries, keys))
+    share = heads // kv_heads
+    for place, head in np.ndindex(batch, kv_heads):
+        one, own, served = slice(place, place + 1), slice(head, head + 1), slice(head * share, (head + 1) * share)
+        part = None if masks is None else masks[one, served]
+        result[one, served] = _attention(q[one, served], k[one, own], v[one, own], part, **how)
+    return result
+
+
+def _attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: Array | None = None,
+    mask: Array | None,
     *,
     scale: float | None = None,
     causal: bool = False,
