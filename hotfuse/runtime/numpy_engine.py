@@ -18,7 +18,6 @@ from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
 from hotfuse.runtime.onnx_opaque import bind_onnx
 from hotfuse.runtime.output_pool import OutputPool, fast_address
-from hotfuse.runtime.pieces import COSTLY, in_pieces
 
 
 class NumpyEngine:
@@ -67,8 +66,6 @@ class NumpyEngine:
         if record.reference is None:
             raise AssertionError(f"operator {node.op} has no reference and no engine runs it")
         function = functools.partial(record.reference, **node.attrs) if node.attrs else record.reference
-        if node.op in COSTLY:
-            function = in_pieces(function)
         many = record.many or len(node.outputs) > 1
         return Compute(function, many, record.writes_out and not many, "first" if record.view else "none")
 
