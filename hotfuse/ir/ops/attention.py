@@ -22,7 +22,7 @@ from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.types import BOOL, TensorType, Type, numel
 
 Array = np.ndarray[Any, Any]
-CACHED = 1 << 18  # scores: a megabyte of them
+CACHED = 1 << 23  # scores: what a large cache holds
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None = None, **how: Any) -> Array:
