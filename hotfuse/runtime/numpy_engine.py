@@ -11,9 +11,9 @@ import numpy as np
 
 from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, Pattern
-from hotfuse.ir.ops.elementwise import SPECIAL
+from hotfuse.ir.ops.elementwise import SPECIAL, SPECIAL_F64
 from hotfuse.ir.ops.sequence import joined
-from hotfuse.ir.types import ANY, SequenceType, TensorType, Type, type_of
+from hotfuse.ir.types import ANY, F64, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
 from hotfuse.runtime.onnx_opaque import bind_onnx
@@ -34,7 +34,7 @@ class NumpyEngine:
         """What the first call would otherwise wait for: weights where products can read them, and modules."""
         for constant in graph.constants.values():
             constant.numpy()
-        if any(node.op in SPECIAL for inner in graph.walk() for node in inner.nodes):
+        if any(_needs_scipy(inner, node) for inner in graph.walk() for node in inner.nodes):
             with contextlib.suppress(ImportError):  # who calls hears of it
                 import scipy.special  # noqa: F401
 
@@ -110,6 +110,13 @@ class NumpyEngine:
 
     def length(self, value: Any, axis: int) -> int:
         return int(value.shape[axis])
+
+
+def _needs_scipy(graph: Graph, node: Node) -> bool:
+    if node.op in SPECIAL_F64:
+        type = graph.type(node.id)
+        return isinstance(type, TensorType) and type.dtype == F64
+    return node.op in SPECIAL
 
 
 NUMPY = NumpyEngine()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir import contents
+from hotfuse.ir import contents, special
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, broadcast_shapes, define, flops_per_element, infer_broadcast, infer_same
 from hotfuse.ir.ops.elementwise import binary, rng, unary, widened
 from hotfuse.ir.types import TensorType, Type
@@ -35,16 +35,8 @@ def gelu(x: Array, *, approximate: str = "none") -> Any:
     if approximate == "tanh":
         inner = x.dtype.type(0.7978845608028654) * (x + x.dtype.type(0.044715) * x * x * x)
         return half * x * (x.dtype.type(1) + np.tanh(inner))
-    import scipy.special
-
     # 1 + erf(z) = erfc(-z), without the cancellation for large negative x
-    return scipy.special.erfc(x * x.dtype.type(-0.7071067811865476)) * (x * half)
-
-
-def ndtr(x: Array) -> Any:
-    import scipy.special
-
-    return scipy.special.ndtr(x)
+    return special.erfc(x * x.dtype.type(-0.7071067811865476)) * (x * half)
 
 
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Any:
@@ -86,7 +78,7 @@ unary(
     doc="approximate = tanh takes the tanh form",
 )  # fmt: skip
 unary(
-    "ndtr", widened(ndtr), "0.5 * (1 + erf(x * 0.7071067811865476))", 22, torch=("aten.special_ndtr.default",),
+    "ndtr", widened(special.ndtr), "0.5 * (1 + erf(x * 0.7071067811865476))", 22, torch=("aten.special_ndtr.default",),
     domain=(0.0, 4.0), doc="the share of a normal distribution below x; the sum cancels where x < 0",
 )  # fmt: skip
 unary("leaky_relu", widened(leaky_relu), "where(x >= 0, x, alpha * x)", 2, attrs={"alpha": 0.1})

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hotfuse.ir import contents
+from hotfuse.ir import contents, special
 from hotfuse.ir.dim import Dim, maximum, minimum
 from hotfuse.ir.op import (
     Call,
@@ -58,7 +58,8 @@ def widened(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-SPECIAL = frozenset(("erf", "lgamma", "digamma", "gelu", "ndtr"))  # computed by scipy, which takes long to import
+# computed by scipy, which takes long to import: always, or where the numbers are float64
+SPECIAL, SPECIAL_F64 = frozenset(("lgamma", "digamma")), frozenset(("erf", "gelu", "ndtr"))
 
 
 def _special(name: str) -> Callable[..., Any]:
@@ -245,7 +246,7 @@ unary("tanh", np.tanh, "tanh(x)", 16, onnx=("Tanh",))
 unary("asinh", _quiet(np.arcsinh), "asinh(x)", 20, onnx=("Asinh",))
 unary("acosh", _quiet(np.arccosh), "acosh(x)", 20, onnx=("Acosh",), domain=(1.01, 9.0))
 unary("atanh", _quiet(np.arctanh), "atanh(x)", 20, onnx=("Atanh",), domain=(-0.99, 0.99))
-unary("erf", widened(_special("erf")), "erf(x)", 18, onnx=("Erf",))
+unary("erf", widened(special.erf), "erf(x)", 18, onnx=("Erf",))
 unary("lgamma", widened(_special("gammaln")), "lgamma(x)", 40, domain=(0.1, 9.0))
 unary("digamma", widened(_special("psi")), "digamma(x)", 40, domain=(0.1, 9.0))
 
