@@ -57,6 +57,7 @@ class Config:
     # "background": in a child process, a copy of this one where that is safe; "spawn": in a fresh one, always; "blocking": in
     # this one, on the first call
     capture: str = _option("HOTFUSE_CAPTURE", "background")
+    # seconds in which the process is stopped or waits for a core do not count
     capture_timeout_s: float = _option("HOTFUSE_CAPTURE_TIMEOUT_S", 300.0, least=0)
     # threads that generated code uses; 0 is as many as there are cores, OMP_NUM_THREADS or torch allows, whichever is least
     threads: int = _option("HOTFUSE_THREADS", 0, least=0)

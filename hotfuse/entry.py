@@ -33,13 +33,14 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
 
         return compile_exported(load_archive(source, chosen), chosen)
     _refuse_torch(source)
+    from hotfuse.frontends.onnx_model import load_onnx
+
+    imported = load_onnx(source, chosen)
     if chosen.adapts:
         from hotfuse.adaptive.maker import wake_early
 
         wake_early(chosen)
-    from hotfuse.frontends.onnx_model import load_onnx
-
-    return _open(load_onnx(source, chosen), chosen)
+    return _open(imported, chosen)
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:

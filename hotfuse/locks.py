@@ -2,9 +2,9 @@
 
 A lock held by another thread while this process forks would stay locked in the child for ever: that thread does not exist
 there. What our locks guard is replaced whole or may be made anew, so the child may take it as it is. A half-imported module it
-may not, and Python's lock of it is nobody's there: the child forgets it and imports it anew. A library that was forked amid its
-work would be broken in the child: a fork waits for the locks of `make_awaited_lock`, and for imports under `IMPORTS`, those of
-libraries that cannot be imported anew.
+may not, and Python's lock of it is nobody's there: the child forgets it, with the parts of it that are written in Python, and
+imports it anew. A library that was forked amid its work would be broken in the child: a fork waits for the locks of
+`make_awaited_lock`, and for imports under `IMPORTS`, those of libraries that cannot be imported anew.
 
 State: weak references to every lock made here; the threads that make copies.
 """
@@ -17,6 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from importlib.abc import SourceLoader
 from typing import Any
 
 _LOCKS: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
@@ -54,13 +55,21 @@ def _import_locks() -> dict[str, Any]:
     return getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
 
 
+def _has_source(name: str) -> bool:
+    """Whether a module is Python's: other ones cannot be imported twice."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return isinstance(getattr(spec, "loader", None), SourceLoader)
+
+
 def _free_all() -> None:
     """In a forked child."""
     for lock in _LOCKS:
         lock._at_fork_reinit()  # type: ignore[attr-defined]
     for name in half_imported():
         _import_locks().pop(name, None)
-        sys.modules.pop(name, None)
+        for inner in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
+            if inner == name or _has_source(inner):
+                del sys.modules[inner]
 
 
 os.register_at_fork(after_in_child=_free_all)

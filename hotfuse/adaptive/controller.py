@@ -73,7 +73,7 @@ class Controller:
         self._making = Making(subject, self._lineup, self._forms, self._told, background.post)
         self._quiet = threading.Condition()
         background.register(self)
-        if self._making.may_find:  # where there is nothing to find no thread is started
+        if self._making.may_find:
             background.post(self._making.ask_cache)
 
     @property
@@ -122,6 +122,7 @@ class Controller:
         """Decide nothing any more, and let go of what was made."""
         self._closed = True
         self._background.forget(self)
+        self._background.post(self._making.close)
         self._background.post(self._lineup.let_go)
 
     # the background's thread

@@ -136,19 +136,21 @@ class Maker:
         return ASKED
 
     def keep(self, era: int, asked: ProveRequest, reply: ProveReply) -> Iterator[None]:
-        """Put what a worker found into the cache, for weights that have these contents: they are read, one with each step."""
-        from hotfuse.runtime.build_cache import keep_proof, missing_digests
+        """Put what a worker found into the cache, for weights that have these contents: they are read, some of them with each
+        step. Weights that are others by now have not been proved."""
+        from hotfuse.runtime.build_cache import is_lasting, keep_proof, missing_digests
 
+        if era != self.era or not is_lasting(reply):
+            return
         asked = replace(asked, digests={**self._digests, **reply.digests})
         found = dict(asked.digests)
-        for name, digest in missing_digests(asked, self._subject.weight, self.pace()):
-            found[name] = digest
+        for read in missing_digests(asked, self._subject.weight, self.pace()):
+            found |= read
             yield
-            if era != self.era:  # they are others now
+            if era != self.era:
                 return
-        if reply.steady:
-            self._digests = found
-            keep_proof(replace(asked, digests=found), reply)
+        self._digests = found
+        keep_proof(replace(asked, digests=found), reply, self.pace())
 
     def reproduce(self, target: Target, proof: ProveRequest, unit: int | None, reason: str) -> None:
         """Have what was found wrong written down, so that it can be run again."""

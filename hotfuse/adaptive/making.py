@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
     from hotfuse.runtime.workers import Job
 
+STUCK_S = 5.0  # without a step of what is put into the cache
 KILLED = ("died", "memory")  # causes of errors: of a proof they speak against its kernels
 
 
@@ -76,6 +77,7 @@ class Making:
         self._waiting: Build | Prove | None = None
         self._evidence: Evidence | None = None
         self._keeping: deque[Iterator[None]] = deque()
+        self._kept_s = 0.0
 
     @property
     def queue(self) -> int:
@@ -132,6 +134,12 @@ class Making:
             work = self.build if isinstance(waiting, Build) else self.prove
             self._attempt(waiting, lambda: work(waiting))  # type: ignore[arg-type]
         self._write_evidence()
+        if self._keeping and time.monotonic() - self._kept_s > STUCK_S:  # in a forked child: nobody goes on with it
+            self._keep()
+
+    def close(self) -> None:
+        """Put nothing into the cache any more."""
+        self._keeping.clear()
 
     def was_wrong(self, target: Target, reason: str) -> None:
         """An answer of a target was. It is written down as soon as there is a call to show it on."""
@@ -237,9 +245,10 @@ class Making:
     def _keep(self) -> None:
         """A step of what is put into the cache: between two of them others have their turn."""
         if self._keeping:
+            self._kept_s = time.monotonic()
             try:
                 next(self._keeping[0])
-            except (StopIteration, HotfuseError):  # it is there, or the model is gone
+            except Exception:  # it is there, or cannot be: its weights are gone, or no thread can be started
                 self._keeping.popleft()
         if self._keeping:
             self._post(self._keep)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ from hotfuse.runtime.objects import generator_version
 
 BUILD, PROOF = "build", "proof"
 PIECE_BYTES = 1 << 20  # hashed in one go: half a millisecond
+PIECES = 4  # after which others may have their turn
 KEPT = 4  # a proof keeps weights, which it need not ask for twice then, in one of so many parts of its process's memory
 # The folders that a build follows from, and those that a proof does.
 _SOURCES = ("ir", "passes", "hardware", "fusion", "codegen", "runtime")
@@ -58,26 +59,39 @@ def cached_proof(asked: ProveRequest, pace: Pace = hurry) -> ProveReply | None:
     return _get(PROOF, asked, ProveReply, pace)
 
 
-def keep_proof(asked: ProveRequest, reply: ProveReply) -> None:
+def keep_proof(asked: ProveRequest, reply: ProveReply, pace: Pace = hurry) -> None:
     """Remember what was proved and disproved of weights that have these digests."""
-    if reply.steady and all(verdict.tried for verdict in reply.verdicts):
-        _keep(PROOF, asked, replace(reply, cpu_s=0.0, digests={}))
+    if is_lasting(reply):
+        _keep(PROOF, asked, replace(reply, cpu_s=0.0, digests={}), pace)
+
+
+def is_lasting(reply: ProveReply) -> bool:
+    """Whether another proof of the same would say the same."""
+    return reply.steady and all(verdict.tried for verdict in reply.verdicts)
 
 
 def with_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> ProveRequest:
     """The request with a digest of each weight. All of their bytes are read, with the interpreter let go of."""
     found = dict(asked.digests)
-    for name, weight_digest in missing_digests(asked, weight, pace):
-        found[name] = weight_digest
+    for read in missing_digests(asked, weight, pace):
+        found |= read
     return replace(asked, digests=found)
 
 
-def missing_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> Iterator[tuple[str, str]]:
-    """Of the weights that the request has none of, one after the other; of none where nothing is kept."""
-    if _cache(asked.config) is not None:
-        for name in weights_of(asked.build):
-            if name not in asked.digests:
-                yield name, digest(weight(name), pace)
+def missing_digests(asked: ProveRequest, weight: Weight, pace: Pace = hurry) -> Iterator[Mapping[str, str]]:
+    """Of the weights that the request has none of, one after the other, and now and then nothing: whoever asks has other things
+    to do. Of none where nothing is kept."""
+    if _cache(asked.config) is None:
+        return
+    for name in weights_of(asked.build):
+        if name not in asked.digests:
+            found = hashlib.sha256()
+            for number, piece in enumerate(_pieces(weight(name))):
+                pace()
+                found.update(piece)
+                if number % PIECES == PIECES - 1:
+                    yield {}
+            yield {name: found.hexdigest()}
 
 
 def weights_of(build: Build) -> tuple[str, ...]:
@@ -86,14 +100,17 @@ def weights_of(build: Build) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*build.hoisted.sources, *(name for name in main if name not in set(prepared)))))
 
 
-def digest(array: Array, pace: Pace = hurry) -> str:
+def digest(array: Array) -> str:
     """Of the array's bytes."""
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     found = hashlib.sha256()
-    for begin in range(0, len(data), PIECE_BYTES):
-        pace()
-        found.update(data[begin : begin + PIECE_BYTES])
+    for piece in _pieces(array):
+        found.update(piece)
     return found.hexdigest()
+
+
+def _pieces(array: Array) -> Iterator[memoryview]:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return (data[begin : begin + PIECE_BYTES] for begin in range(0, len(data), PIECE_BYTES))
 
 
 class Witness:
@@ -135,11 +152,11 @@ def _get(kind: str, asked: BuildRequest | ProveRequest, reply: type[Reply], pace
         return None
 
 
-def _keep(kind: str, asked: BuildRequest | ProveRequest, reply: BuildReply | ProveReply) -> None:
+def _keep(kind: str, asked: BuildRequest | ProveRequest, reply: BuildReply | ProveReply, pace: Pace = hurry) -> None:
     cache = _cache(asked.config)
-    key = "" if cache is None else _key(asked)
+    key = "" if cache is None else _key(asked, pace)
     if cache is not None and key:
-        cache.put_later(kind, key, write_record(reply))
+        cache.put_later(kind, key, write_record(reply, pace))
 
 
 def _cache(config: Config) -> DiskCache | None:

@@ -101,7 +101,7 @@ class ChildProcess:
             self._send(REQUEST, request, limits)
             kind, body = self._receive(limits)
             while kind == QUESTION:
-                self._check(limits)
+                self._check(limits, asks=True)
                 answer = _served(serve, body)
                 limits.time.resume()
                 self._send(*answer, limits)
@@ -181,10 +181,10 @@ class ChildProcess:
                 return
             self._check(limits)
 
-    def _check(self, limits: _Limits) -> None:
+    def _check(self, limits: _Limits, asks: bool = False) -> None:
         self._check_memory(limits)
         RIGHT_OF_WAY.review()
-        limits.time.look()
+        limits.time.look(asks)
         if limits.time.had_s >= limits.timeout_s:
             raise WorkerError(f"the {self._name} took longer than {limits.timeout_s:g} s and was stopped", TIMEOUT)
         if time.monotonic() >= limits.deadline_s:

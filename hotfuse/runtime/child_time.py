@@ -41,14 +41,16 @@ class ChildTime:
         """It waited for us, and goes on."""
         self._last = _look(self._pid)
 
-    def look(self) -> None:
+    def look(self, asks: bool = False) -> None:
+        """See what it has had since the last look. One that `asks` has worked until now."""
         before, now = self._last, _look(self._pid)
         self._last = now
         passed_s = now.at_s - before.at_s
-        self.had_s += min(now.used_s - before.used_s, passed_s) if now.state and now.state in _WAITS else passed_s
+        waits = asks or now.state in _WAITS
+        self.had_s += min(now.used_s - before.used_s, passed_s) if now.state and waits else passed_s
         if now.worked_s != before.worked_s or not now.state:
             self.idle_s = 0.0
-        elif now.state not in "Tt":
+        elif now.state not in _WAITS:
             self.idle_s += passed_s
 
 

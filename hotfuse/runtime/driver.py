@@ -155,6 +155,7 @@ def get_driver() -> Driver:
     with _MAKING:
         if gomp not in _DRIVERS:
             _DRIVERS[gomp] = Driver(gomp)
-        if not has_torch or hasattr(sys.modules.get("torch"), "get_num_threads"):  # not amid its import
+        is_there = not has_torch or hasattr(sys.modules.get("torch"), "get_num_threads")  # not amid its import
+        if gomp is not None and is_there:
             _FOUND[has_torch] = _DRIVERS[gomp]
         return _DRIVERS[gomp]

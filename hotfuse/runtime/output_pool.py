@@ -10,9 +10,9 @@ keep a number of bytes: where one needs memory beyond, those that were not asked
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
+import time
 import weakref
 from sys import getrefcount
 from typing import Any
@@ -25,7 +25,8 @@ from hotfuse.runtime.memory import aligned_block
 
 KEPT = 3  # arrays of one result
 KEPT_BYTES = 1 << 30  # of them together; one is kept in any case, for its page faults take longer than most kernels
-ALL_BYTES = 1 << 28  # of all pools; the one that was asked last keeps its own in any case
+ALL_BYTES = 1 << 28  # of all pools,
+RECENT_S = 1.0  # but for those that were asked so short a time ago
 
 
 class OutputPool:
@@ -33,7 +34,7 @@ class OutputPool:
         self._dtype, self._sizes = type.dtype.numpy, type.sizes
         self._bytes = math.prod(self._sizes) * self._dtype.itemsize
         self._kept: list[tuple[Any, Any, int]] = []
-        self._used = 0
+        self._used_s = 0.0
         self._lock = make_lock()
         entry = self._make()
         self._unused = getrefcount(entry[1])  # counted as `__call__` counts
@@ -47,7 +48,7 @@ class OutputPool:
 
     def __call__(self) -> tuple[Any, int]:
         """An array over memory that nobody else has, undefined, and its address. The array is new: callers may reshape it."""
-        self._used = next(_CLOCK)
+        self._used_s = time.monotonic()
         with self._lock:
             for entry in self._kept:
                 if getrefcount(entry[1]) == self._unused:
@@ -56,9 +57,10 @@ class OutputPool:
             keeps = not self._kept or (len(self._kept) < KEPT and (len(self._kept) + 1) * self._bytes <= KEPT_BYTES)
             if keeps:
                 self._kept.append(entry)
+            made = entry[0][...]  # before the next caller looks who holds it
         if keeps:
             _make_room(self)
-        return entry[0][...], entry[2]
+        return made, entry[2]
 
     def _let_go(self) -> None:
         with self._lock:
@@ -66,19 +68,19 @@ class OutputPool:
 
 
 def _make_room(pool: OutputPool) -> None:
-    """Have the pools that were not asked for longest let go of what they keep, until all together keep little enough."""
+    """Have the pools that were not asked for longest let go of what they keep, until all together keep little enough. What was
+    asked for just now is asked for again: by the next call, if this one has much to give."""
     with _MAKING_ROOM:
         _POOLS.add(pool)
         held = {each: each._bytes * len(each._kept) for each in _POOLS}
-        total = sum(held.values())
-        for each in sorted(held, key=lambda each: each._used) if total > ALL_BYTES else ():
-            if each is not pool and total > ALL_BYTES:
+        total, recent_s = sum(held.values()), time.monotonic() - RECENT_S
+        for each in sorted(held, key=lambda each: each._used_s) if total > ALL_BYTES else ():
+            if each is not pool and each._used_s < recent_s and total > ALL_BYTES:
                 each._let_go()
                 _POOLS.discard(each)
                 total -= held[each]
 
 
-_CLOCK = itertools.count(1)
 _MAKING_ROOM = make_lock()
 _POOLS: weakref.WeakSet[OutputPool] = weakref.WeakSet()  # that keep something
 

@@ -3,13 +3,13 @@
 Sizes hide mistakes: a tail, or a second task, that a size does not have. `at_other_sizes` makes a call's inputs longer or
 shorter, for a proof of its own: of planted miscompiles that are wrong at some size, one in nine was right at the first.
 
-A large call says no more than a part of it, and takes minutes to prove on behind a model that is busy: `cut` makes it smaller.
+A large call takes minutes to prove on behind a model that is busy: `cut` takes a part of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from hotfuse.runtime.binding import learned_sizes
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, Array]
+Resize = Callable[[Array, Sequence[int]], Array]
 
 LARGEST = 1 << 24  # elements that a call computes in all: half of what BERT-base does for 128 words
 
 
 def cut(graph: Graph, inputs: Values, largest: int = LARGEST) -> Values:
-    """The inputs of a call, or the first part of them: the largest symbolic size is halved for as long as more elements would
-    be computed. A model need not take what is left."""
+    """The inputs of a call, or a part of them, from all over: the largest symbolic size is halved for as long as more elements
+    would be computed. A model need not take what is left."""
     sizes, symbols = _sizes(graph, inputs)
     begun = dict(sizes)
     while _elements(graph, sizes) > largest:
@@ -36,7 +37,7 @@ def cut(graph: Graph, inputs: Values, largest: int = LARGEST) -> Values:
         if not name or sizes[name] // 2 < max(symbols[name], 1):
             break
         sizes[name] //= 2
-    return inputs if sizes == begun else _at(graph, inputs, sizes)
+    return inputs if sizes == begun else _at(graph, inputs, sizes, thinned)
 
 
 def _elements(graph: Graph, sizes: Mapping[str, int]) -> int:
@@ -63,7 +64,7 @@ def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
             changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
         if changed not in seen:
             seen.append(changed)
-            yield _at(graph, inputs, changed)
+            yield _at(graph, inputs, changed, resized)
 
 
 def _sizes(graph: Graph, inputs: Values) -> tuple[dict[str, int], dict[str, int]]:
@@ -73,8 +74,16 @@ def _sizes(graph: Graph, inputs: Values) -> tuple[dict[str, int], dict[str, int]
     return sizes, {s.name: s.minimum for n in inputs for s in symbols_of(shape_of(graph, n)) if s.name in sizes}
 
 
-def _at(graph: Graph, inputs: Values, sizes: Mapping[str, int]) -> dict[str, Array]:
-    return {name: resized(array, [evaluate(dim, sizes) for dim in shape_of(graph, name)]) for name, array in inputs.items()}
+def _at(graph: Graph, inputs: Values, sizes: Mapping[str, int], resize: Resize) -> dict[str, Array]:
+    return {name: resize(array, [evaluate(dim, sizes) for dim in shape_of(graph, name)]) for name, array in inputs.items()}
+
+
+def thinned(array: Array, sizes: Sequence[int]) -> Array:
+    """Some of the numbers along each axis, as far from each other as can be: the first ones may all be padding."""
+    for axis, size in enumerate(sizes):
+        if size != array.shape[axis]:
+            array = np.take(array, np.arange(size) * array.shape[axis] // size, axis=axis)
+    return array
 
 
 def resized(array: Array, sizes: Sequence[int]) -> Array:

@@ -112,7 +112,7 @@ class _Seen:
 
 
 def _see(asked: ReproduceRequest, unit: int, weight: Weight) -> _Seen:
-    """The unit on the first inputs that show that it is wrong; on the call's own if none do any more."""
+    """The unit on the first inputs that show that it is wrong; on the first of all if none do any more."""
     kernels = _kernels(asked)
     seen: list[_Seen] = []
 
@@ -131,13 +131,13 @@ def _see(asked: ReproduceRequest, unit: int, weight: Weight) -> _Seen:
 
 
 def _tried(asked: ReproduceRequest) -> Iterator[Values]:
-    """The inputs that a proof on this call looks at, the whole call first."""
-    yield asked.inputs
+    """The inputs that a proof on this call looks at; the whole call last, where it is large."""
+    part = cut(asked.build.main, asked.inputs) if asked.other_sizes else asked.inputs
+    yield part
     if asked.other_sizes:
-        part = cut(asked.build.main, asked.inputs)
-        if part is not asked.inputs:
-            yield part
         yield from at_other_sizes(asked.build.main, part)
+    if part is not asked.inputs:
+        yield asked.inputs
 
 
 def submit_reproduction(

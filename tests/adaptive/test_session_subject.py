@@ -114,6 +114,7 @@ def test_a_settled_model_is_in_the_cache(session: Session) -> None:
     """What a proof did not look at is read afterwards, a weight at a time."""
     serve(session, lambda: session.events.of("tier.shadow"))
     assert session.settle(60)
+    assert not session.observer.controller._making.keeps  # type: ignore[union-attr]
     cache = open_cache(session.config)
     assert cache is not None
     deadline = time.monotonic() + 30
@@ -130,11 +131,44 @@ def test_a_proof_of_weights_that_changed_meanwhile_is_not_kept(session: Session,
     maker = session.observer.controller._making._maker  # type: ignore[union-attr]
     reply = build_here(session.observer.request())  # type: ignore[union-attr]
     asked = ProveRequest(reply.build, reply.objects, {}, session.config)
-    for steady, era in ((True, maker.era), (False, maker.era), (True, maker.era - 1)):
-        assert len(list(maker.keep(era, asked, ProveReply((), 0.0, steady=steady)))) in (0, 1, len(WEIGHTS))
-        maker._digests = {}
+    names = {f"w{i}" for i in range(len(WEIGHTS))}
+    for digests in ({}, dict.fromkeys(names, "of what they were")):
+        for steady, era in ((False, maker.era), (True, maker.era - 1)):
+            assert list(maker.keep(era, asked, ProveReply((), 0.0, digests, steady))) == []
+            assert (kept, maker._digests) == ([], {})
+    steps = maker.keep(maker.era, asked, ProveReply((), 0.0))
+    next(steps)
+    maker.forget()
+    assert list(steps) == []
+    assert (kept, maker._digests) == ([], {})
+    assert len(list(maker.keep(maker.era, asked, ProveReply((), 0.0)))) >= len(WEIGHTS)
     assert len(kept) == 1
-    assert set(kept[0][0].digests) == {f"w{i}" for i in range(len(WEIGHTS))}
+    assert set(kept[0][0].digests) == set(maker._digests) == names
+
+
+def test_a_proof_that_cannot_be_kept_is_not_waited_for(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*told: Any) -> None:
+        raise RuntimeError("no more threads")
+
+    monkeypatch.setattr(build_cache, "keep_proof", fail)
+    serve(session, lambda: session.events.of("tier.shadow"))
+    assert session.settle(60)
+    serve(session, lambda: is_fused(session), 10)
+
+
+def test_nobody_goes_on_with_a_proof_that_was_on_its_way_at_a_fork(session: Session) -> None:
+    """The queue of the background is new in a child, what it was to do is not."""
+    making = session.observer.controller._making  # type: ignore[union-attr]
+    making._keeping.append(iter([None]))
+    assert making.keeps
+    making._kept_s = time.monotonic() - 60
+    assert session.settle(60)
+    making._keeping.append(iter([None]))
+    session.close()
+    deadline = time.monotonic() + 30
+    while making.keeps:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_model_that_is_hardly_called_is_left_alone(session: Session) -> None:

@@ -59,6 +59,12 @@ def test_the_last_query_sees_the_last_key() -> None:
     np.testing.assert_array_equal(OPS["attention"].reference(q, k, v, causal=True, align="end"), masked)
 
 
+def test_keys_of_one_batch_serve_all() -> None:
+    q, k, v = normal(3, 2, 3, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8)
+    each = [OPS["attention"].reference(q[i : i + 1], k, v) for i in range(3)]
+    np.testing.assert_allclose(OPS["attention"].reference(q, k, v), np.concatenate(each), rtol=1e-6)
+
+
 def test_nan_behind_a_mask_stays_hidden() -> None:
     q, k, v = normal(1, 1, 2, 4), normal(1, 1, 3, 4), normal(1, 1, 3, 4)
     q[0, 0, 0] = np.nan

@@ -124,6 +124,28 @@ def test_one_that_is_never_let_go_on_is_stopped_for_good(toy: ChildProcess, monk
     )
 
 
+@pytest.mark.parametrize(
+    ("state", "asks", "used_s", "had_s", "idle_s"),
+    [
+        ("S", False, 0.0, 2.0, 2.0),  # it sleeps
+        ("R", False, 0.5, 0.5, 0.0),  # it has a core for a quarter of the time,
+        ("R", False, 0.0, 0.0, 0.0),  # or never
+        ("T", False, 0.0, 0.0, 0.0),
+        ("S", True, 0.25, 0.25, 0.0),  # it has worked, and waits for us now
+        ("S", False, 4.0, 2.0, 0.0),  # on two cores
+        ("", False, 0.0, 2.0, 0.0),
+    ],
+)
+def test_the_time_that_it_has_had(
+    state: str, asks: bool, used_s: float, had_s: float, idle_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([child_time._Look(10.0, "S", 1.0, 1.0), child_time._Look(12.0, state, 1.0 + used_s, 1.0 + used_s)])
+    monkeypatch.setattr(child_time, "_look", lambda pid: next(looks))
+    time_ = child_time.ChildTime(1)
+    time_.look(asks)
+    assert (time_.had_s, time_.idle_s) == (had_s, idle_s)
+
+
 def test_where_nobody_can_tell_all_time_counts(toy: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_time, "_of", lambda path: ("", 0.0))
     toy.ask(b"echo x", *LIMITS)

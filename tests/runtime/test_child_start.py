@@ -147,6 +147,26 @@ def test_a_child_that_a_user_forks_amid_an_import_imports_anew(tmp_path: Path, m
     assert sys.modules.pop("cut_off").DONE == 5
 
 
+def test_a_package_that_was_cut_off_is_imported_anew_with_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "cut_package").mkdir()
+    text = "import cut_package.part\nimport time\ntime.sleep(0.5)\nDONE = cut_package.part.DONE\n"
+    (tmp_path / "cut_package" / "__init__.py").write_text(text, encoding="utf-8")
+    (tmp_path / "cut_package" / "part.py").write_text("DONE = 7\n", encoding="utf-8")
+    thread = threading.Thread(target=importlib.import_module, args=("cut_package",))
+    thread.start()
+    while not hasattr(sys.modules.get("cut_package.part"), "DONE"):
+        time.sleep(0.001)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        os._exit(importlib.import_module("cut_package").DONE)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    thread.join()
+    for name in ("cut_package", "cut_package.part"):
+        assert sys.modules.pop(name).DONE == 7
+
+
 def test_a_copy_waits_for_imports(make: Callable[..., ChildProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "soon_imported.py").write_text("import time\ntime.sleep(0.3)\n", encoding="utf-8")

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from hotfuse.errors import VerifyError
-from hotfuse.runtime import leader
+from hotfuse.runtime import driver, leader
 from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver
 from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
 from tests.runtime.kernels import Chain, Marks, kernel, scratch_addresses, table
@@ -285,9 +285,13 @@ def test_torch_may_work_in_between() -> None:
         torch.testing.assert_close(a @ a, product)
 
 
-def test_drivers_are_kept_for_each_library() -> None:
+def test_drivers_are_kept_for_each_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_driver() is get_driver()
     assert get_driver().gomp == find_gomp()
+    monkeypatch.setattr(driver, "_FOUND", {})
+    for gomp in (None, find_gomp()):  # one may be loaded later
+        monkeypatch.setattr(driver, "find_gomp", lambda gomp=gomp: gomp)
+        assert get_driver().gomp == gomp
 
 
 def run(code: str, **environment: str) -> str:

@@ -104,6 +104,7 @@ def test_of_large_arrays_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_pools_together_keep_so_much_and_the_last_asked_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_pool, "ALL_BYTES", 1000)
+    monkeypatch.setattr(output_pool, "RECENT_S", 0.0)
     monkeypatch.setattr(output_pool, "_POOLS", weakref.WeakSet())
     pools = [OutputPool(tensor(F32, 100)) for _ in range(4)]  # 400 bytes each
     for which in (0, 1, 0, 2):
@@ -116,3 +117,22 @@ def test_all_pools_together_keep_so_much_and_the_last_asked_the_longest(monkeypa
     del array
     assert huge()[1] == address
     assert pools[2]()[1] != held.ctypes.data  # a caller's stays a caller's
+
+
+def test_what_was_asked_for_just_now_is_kept_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call with many large results asks for all of them again and again."""
+    monkeypatch.setattr(output_pool, "ALL_BYTES", 1000)
+    monkeypatch.setattr(output_pool, "RECENT_S", 60.0)
+    monkeypatch.setattr(output_pool, "_POOLS", weakref.WeakSet())
+    pools = [OutputPool(tensor(F32, 200)) for _ in range(4)]
+    first = [pool()[1] for pool in pools]
+    assert [pool()[1] for pool in pools] == first
+
+
+def test_a_caller_that_comes_while_room_is_made_gets_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = OutputPool(tensor(F32, 100))
+    others: list[tuple[np.ndarray, int]] = []
+    monkeypatch.setattr(output_pool, "_make_room", lambda made: len(others) > 4 or others.append(pool()))
+    _, address = pool()
+    assert others
+    assert address not in [other for _, other in others]

@@ -81,14 +81,15 @@ def request_of(model: Built, feeds: dict[str, Array]) -> ProveRequest:
     return ProveRequest(model.build, objects, feeds, CONFIG)
 
 
-def test_a_large_call_is_cut_to_its_first_part(models: dict[str, Built]) -> None:
+def test_a_large_call_is_cut_to_a_part_from_all_over(models: dict[str, Built]) -> None:
     model = models["block"]
     feeds = model.feeds(1, b=8, s=100)
     assert cut(model.build.main, feeds) is feeds
     part = cut(model.build.main, feeds, 40_000)
     assert {name: array.shape for name, array in part.items()} == {"x": (8, 6, 24), "m": (8, 1, 1, 6)}
-    np.testing.assert_array_equal(part["x"], feeds["x"][:, :6])
-    np.testing.assert_array_equal(part["m"], feeds["m"][..., :6])
+    places = [0, 16, 33, 50, 66, 83]  # not the first: those may all be padding
+    np.testing.assert_array_equal(part["x"], feeds["x"][:, places])
+    np.testing.assert_array_equal(part["m"], feeds["m"][..., places])
     smallest = cut(model.build.main, feeds, 0)
     assert smallest["x"].shape == (1, 1, 24)
 

@@ -28,7 +28,7 @@ CACHED = 1 << 23  # scores: what a large cache holds
 def attention(q: Array, k: Array, v: Array, mask: Array | None = None, **how: Any) -> Array:
     """Where the scores do not fit into a cache, one kv head at a time."""
     (batch, heads, queries, _), (_, kv_heads, keys, _) = q.shape, k.shape
-    if batch * heads * queries * keys <= CACHED or batch * kv_heads == 1:
+    if batch * heads * queries * keys <= CACHED or batch * kv_heads == 1 or not batch == len(k) == len(v):
         return _attention(q, k, v, mask, **how)
     result = np.empty((batch, heads, queries, v.shape[-1]), q.dtype)
     masks = None if mask is None else np.broadcast_to(mask, (batch, heads, queries, keys))
