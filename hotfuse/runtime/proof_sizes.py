@@ -52,16 +52,17 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> int:
     return found
 
 
-def at_other_sizes(graph: Graph, inputs: Values) -> Iterator[dict[str, Array]]:
+def at_other_sizes(graph: Graph, inputs: Values, largest: int = LARGEST) -> Iterator[dict[str, Array]]:
     """The inputs of a call at other symbolic sizes, elements repeated or left out: every other size longer, the rest shorter,
-    then the other way round, then all shorter."""
+    then the other way round, then all shorter. Longer is twice as long and more, and one more where that would be too large."""
     sizes, symbols = _sizes(graph, inputs)
     seen = [sizes]
     for turn in (0, 1, None):
-        changed = dict(sizes)
-        for place, (name, least) in enumerate(symbols.items()):
-            size = sizes[name]
-            changed[name] = max(least, size // 2 if turn is None or (place + turn) % 2 else 2 * size + 3)
+        longer = [name for place, name in enumerate(symbols) if turn is not None and (place + turn) % 2 == 0]
+        shorter = {name: max(least, sizes[name] // 2) for name, least in symbols.items() if name not in longer}
+        changed = {**sizes, **shorter, **{name: 2 * sizes[name] + 3 for name in longer}}
+        if _elements(graph, changed) > largest:
+            changed |= {name: sizes[name] + 1 for name in longer}
         if changed not in seen:
             seen.append(changed)
             yield _at(graph, inputs, changed, resized)

@@ -35,6 +35,15 @@ def test_inputs_of_other_sizes_are_longer_and_shorter(models: dict[str, Built]) 
         assert all(v.ok for v in verdicts(model, each))
 
 
+def test_where_twice_as_long_is_too_large_one_more_does(models: dict[str, Built]) -> None:
+    model = models["block"]
+    feeds = model.feeds(1, b=1, s=100)
+    found = list(at_other_sizes(model.build.main, feeds, 120_000))
+    assert [x["x"].shape[:2] for x in found] == [(2, 50), (1, 203), (1, 50)]
+    for each in found:
+        assert all(v.ok for v in verdicts(model, each))
+
+
 def test_a_mistake_that_one_size_hides_shows_at_another() -> None:
     model, feeds = rows_of(lambda b, x: b.add("tanh", x), rows=4, columns=16)
     program = model.build.units[0].recipes[0].program
