@@ -59,7 +59,7 @@ def at_other_sizes(graph: Graph, inputs: Values, largest: int = LARGEST) -> Iter
     seen = [sizes]
     for turn in (0, 1, None):
         longer = [name for place, name in enumerate(symbols) if turn is not None and (place + turn) % 2 == 0]
-        shorter = {name: max(least, sizes[name] // 2) for name, least in symbols.items() if name not in longer}
+        shorter = {name: max(least, 1, sizes[name] // 2) for name, least in symbols.items() if name not in longer}
         changed = {**sizes, **shorter, **{name: 2 * sizes[name] + 3 for name in longer}}
         if _elements(graph, changed) > largest:
             changed |= {name: sizes[name] + 1 for name in longer}
