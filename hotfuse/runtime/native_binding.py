@@ -29,7 +29,8 @@ from hotfuse.runtime.driver import get_driver
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.memory import ArenaPool
-from hotfuse.runtime.segment import Arrays, Part, Segment
+from hotfuse.runtime.segment import Arrays, Segment
+from hotfuse.runtime.tables import Part
 from hotfuse.runtime.threads import team_size
 
 ALONE = 2_000_000  # flops of a segment that one thread has done before a second one is awake

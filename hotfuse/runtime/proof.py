@@ -37,7 +37,7 @@ from hotfuse.runtime.exact import is_float
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.proof_sizes import resized, shape_of
-from hotfuse.runtime.segment import Part
+from hotfuse.runtime.tables import Part
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.tier0_values import Tier0Values
 from hotfuse.runtime.unit_proof import Outcome, Subject, prove_unit

@@ -10,20 +10,16 @@ pool.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hotfuse.codegen.recipe import Recipe
-from hotfuse.codegen.tile import TileProgram, scratch_offsets
 from hotfuse.errors import BadIndex
-from hotfuse.ir.dim import evaluate
-from hotfuse.ir.graph import Node
 from hotfuse.ir.types import TensorType
 from hotfuse.runtime.driver import Driver, Job, Step
-from hotfuse.runtime.kernels import Kernel
-from hotfuse.runtime.memory import Arena, ArenaPool, Interval, plan_arena
+from hotfuse.runtime.memory import Arena, ArenaPool
+from hotfuse.runtime.tables import Bound, Part, bind, figures_of, place
 
 if TYPE_CHECKING:
     from hotfuse.runtime.array_call import ArrayCall
@@ -44,31 +40,12 @@ class Arrays(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Part:
-    """One kernel of a segment and what it is applied to; `nodes` are those of its unit, all of whose parts share them."""
-
-    recipe: Recipe
-    kernel: Kernel
-    nodes: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Bound:
-    address: int
-    words: tuple[int, ...]  # the table, pointers of arguments left 0
-    places: tuple[tuple[str, int], ...]  # argument, word
-    tasks: int
-    barrier: bool
-    lanes: tuple[int, int]  # every, unit: see `driver.Step`
-
-
 class Frame:
     """`pointers` are those of the last call, `words` and `status` what kernels read and write."""
 
     __slots__ = ("_inner", "_status", "_words", "arena", "job", "pointers", "status", "words")
 
-    def __init__(self, steps: Sequence[_Bound], known: Mapping[str, int], inner: Mapping[str, int], sizes: Sizes) -> None:
+    def __init__(self, steps: Sequence[Bound], known: Mapping[str, int], inner: Mapping[str, int], sizes: Sizes) -> None:
         self._status = np.zeros(1, np.int64)
         self._words = np.zeros(max(1, sum(len(s.words) for s in steps)), np.int64)
         start = self._words.ctypes.data
@@ -146,9 +123,10 @@ class Segment:
         self.parts = tuple(parts)  # their kernels are held while we may call them
         self._fixed = {name: arrays.contiguous(value) for name, value in fixed.items()}
         self._known = {name: arrays.address(value) for name, value in self._fixed.items()}
-        self._inner, arena = _place(parts, (*inputs, *fixed), outputs, types)
-        self._steps = _bind(parts, sizes, self._inner, types)
-        scratch = max((_scratch_bytes(p.recipe, sizes) for p in parts), default=0)
+        self._inner, arena = place(parts, (*inputs, *fixed), outputs, types)
+        figures = figures_of(parts, sizes)
+        self._steps = bind(parts, figures, self._inner, types)
+        scratch = max((each.scratch for each in figures), default=0)
         self._sizes = Sizes(arena, scratch, threads)
         self._places = self._pointers()
         self._idle: list[Frame] = []
@@ -195,7 +173,7 @@ class Segment:
         arena = Arena(self._sizes.arena)  # its own: who lends it would have to be asked with each call
         frame.use(arena.address)
         words = frame.address
-        places = [(which, words + 8 * place) for which, place in self._places]
+        places = [(which, words + 8 * word) for which, word in self._places]
         owner = (self, frame, arena)
         return ArrayCall(
             arrays, len(self.outputs), places, frame.job.address, frame.status_address, self._driver.address, owner
@@ -221,8 +199,8 @@ class Segment:
             frame.use(arena.address)
         if frame.pointers != pointers:
             words = frame.words
-            for which, place in self._places:
-                words[place] = pointers[which]
+            for which, word in self._places:
+                words[word] = pointers[which]
             frame.pointers = pointers
         (run or self._driver.run)(frame.job)
         status = frame.status
@@ -236,81 +214,3 @@ class Segment:
         if failed:
             raise BadIndex("an index lies outside of the tensor that it indexes")
         return [result for result, _ in made]
-
-
-def _own(recipe: Recipe, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The program's sizes as numbers."""
-    names = recipe.program.sizes
-    return {name: int(evaluate(dim, sizes)) for name, dim in zip(names, recipe.sizes, strict=True)}
-
-
-def _scratch_bytes(recipe: Recipe, sizes: Mapping[str, int]) -> int:
-    return int(evaluate(scratch_offsets(recipe.program)[1], _own(recipe, sizes)))
-
-
-def _place(
-    parts: Sequence[Part], inputs: Sequence[str], outputs: Sequence[str], types: Mapping[str, TensorType]
-) -> tuple[dict[str, int], int]:
-    """Places in the arena for what stays inside, and its size."""
-    outside = {*inputs, *outputs}
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for place, part in enumerate(parts):
-        for name in part.recipe.arguments:
-            if name not in outside:
-                first.setdefault(name, place)
-                last[name] = place
-    names = list(first)
-    offsets, total = plan_arena([Interval(first[n], last[n], _bytes(types[n])) for n in names])
-    return dict(zip(names, offsets, strict=True)), total
-
-
-def _bytes(type: TensorType) -> int:
-    count = 1
-    for size in type.sizes:
-        count *= size
-    return count * type.dtype.bytes
-
-
-def _bind(
-    parts: Sequence[Part], sizes: Mapping[str, int], inner: Mapping[str, int], types: Mapping[str, TensorType]
-) -> tuple[_Bound, ...]:
-    """Tables and barriers. A barrier belongs to the step before it."""
-
-    def span(name: str) -> tuple[str, int, int]:
-        if name in inner:
-            return "", inner[name], inner[name] + max(1, _bytes(types[name]))
-        return name, 0, 1
-
-    made: list[_Bound] = []
-    read: set[tuple[str, int, int]] = set()
-    written: set[tuple[str, int, int]] = set()
-    for part in parts:
-        recipe, own = part.recipe, _own(part.recipe, sizes)
-        reads, writes = {span(n) for n in recipe.reads}, {span(n) for n in recipe.writes}
-        if made and (_meet(reads, written) or _meet(writes, written) or _meet(writes, read)):
-            made[-1] = replace(made[-1], barrier=True)
-            read, written = set(), set()
-        read |= reads
-        written |= writes
-        arguments = len(recipe.arguments)
-        words = (0,) * (1 + arguments) + tuple(own[s] for s in recipe.program.sizes)
-        places = tuple((name, 1 + i) for i, name in enumerate(recipe.arguments))
-        tasks, lanes = int(evaluate(recipe.program.tasks, own)), _lanes(recipe.program, own)
-        made.append(_Bound(part.kernel.address, words, places, tasks, False, lanes))
-    return tuple(made)
-
-
-def _lanes(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """How threads share the tasks: the last axis of the grid counts fastest."""
-    unit = 1
-    for axis in reversed(program.grid):
-        count = int(evaluate(axis.count, sizes))
-        if axis.shared and unit:
-            return count * unit, unit
-        unit *= count
-    return 0, 1
-
-
-def _meet(a: set[tuple[str, int, int]], b: set[tuple[str, int, int]]) -> bool:
-    return any(x[0] == y[0] and x[1] < y[2] and y[1] < x[2] for x in a for y in b)

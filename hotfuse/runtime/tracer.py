@@ -25,8 +25,9 @@ from hotfuse.ir.types import TensorType, Type
 from hotfuse.runtime.binding import BoundPlan, Step, learned_sizes
 from hotfuse.runtime.driver import Job
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.segment import Part, Segment
+from hotfuse.runtime.segment import Segment
 from hotfuse.runtime.stopwatch import Reading, Stopwatch, get_stopwatch
+from hotfuse.runtime.tables import Part
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
 KEPT = 64  # outlines

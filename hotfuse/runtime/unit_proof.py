@@ -29,7 +29,8 @@ from hotfuse.runtime.exact import exact_values, has_branches, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands, Copies
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.proof_inputs import is_lossy, other_inputs, stirred
-from hotfuse.runtime.segment import Part, Segment
+from hotfuse.runtime.segment import Segment
+from hotfuse.runtime.tables import Part
 from hotfuse.runtime.unit_rule import BITS, Rule, judge, rule_of
 
 Array = np.ndarray[Any, Any]

@@ -23,7 +23,8 @@ from hotfuse.runtime import native_binding
 from hotfuse.runtime.native import native_executor
 from hotfuse.runtime.native_binding import BESIDE
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.segment import Segment, _lanes, tasks_at_once
+from hotfuse.runtime.segment import Segment, tasks_at_once
+from hotfuse.runtime.tables import _lanes
 
 OPTIONS: dict[str, Any] = {"tier": 1, "wait": True, "capture": "blocking"}
 

@@ -1,0 +1,135 @@
+"""Tables: what the kernels of a segment are told, bound to sizes: numbers, places of values, and where they wait for others.
+
+    parts, sizes -> place   what stays inside lies in an arena
+                 -> bind    a table for each part, and the barriers between them
+
+State: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotfuse.codegen.recipe import Recipe
+from hotfuse.codegen.tile import TileProgram, scratch_offsets
+from hotfuse.ir.dim import evaluate
+from hotfuse.ir.graph import Node
+from hotfuse.ir.types import TensorType
+from hotfuse.runtime.kernels import Kernel
+from hotfuse.runtime.memory import Interval, plan_arena
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kernel of a segment and what it is applied to; `nodes` are those of its unit, all of whose parts share them."""
+
+    recipe: Recipe
+    kernel: Kernel
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bound:
+    address: int
+    words: tuple[int, ...]  # the table, pointers of arguments left 0
+    places: tuple[tuple[str, int], ...]  # argument, word
+    tasks: int
+    barrier: bool
+    lanes: tuple[int, int]  # every, unit: see `driver.Step`
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a program at exact sizes: those of its own, in order, and what follows from them."""
+
+    sizes: tuple[int, ...]
+    tasks: int
+    lanes: tuple[int, int]
+    scratch: int
+
+
+def figures_of(parts: Sequence[Part], sizes: Mapping[str, int]) -> list[Figures]:
+    """Of each part. Layers are the same program at the same sizes."""
+    known: dict[tuple[int, Any], Figures] = {}
+    found = []
+    for part in parts:
+        program, own = part.recipe.program, part.recipe.sizes
+        if (id(program), own) not in known:
+            known[id(program), own] = _figures(program, [evaluate(dim, sizes) for dim in own])
+        found.append(known[id(program), own])
+    return found
+
+
+def _figures(program: TileProgram, own: Sequence[int]) -> Figures:
+    sizes = dict(zip(program.sizes, own, strict=True))
+    scratch = evaluate(scratch_offsets(program)[1], sizes)
+    return Figures(tuple(own), evaluate(program.tasks, sizes), _lanes(program, sizes), scratch)
+
+
+def place(
+    parts: Sequence[Part], inputs: Sequence[str], outputs: Sequence[str], types: Mapping[str, TensorType]
+) -> tuple[dict[str, int], int]:
+    """Places in the arena for what stays inside, and its size."""
+    outside = {*inputs, *outputs}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        for name in part.recipe.arguments:
+            if name not in outside:
+                first.setdefault(name, place)
+                last[name] = place
+    names = list(first)
+    offsets, total = plan_arena([Interval(first[n], last[n], _bytes(types[n])) for n in names])
+    return dict(zip(names, offsets, strict=True)), total
+
+
+def _bytes(type: TensorType) -> int:
+    count = 1
+    for size in type.sizes:
+        count *= size
+    return count * type.dtype.bytes
+
+
+def bind(
+    parts: Sequence[Part], figures: Sequence[Figures], inner: Mapping[str, int], types: Mapping[str, TensorType]
+) -> tuple[Bound, ...]:
+    """Tables and barriers. A barrier belongs to the step before it."""
+
+    def span(name: str) -> tuple[str, int, int]:
+        if name in inner:
+            return "", inner[name], inner[name] + max(1, _bytes(types[name]))
+        return name, 0, 1
+
+    made: list[Bound] = []
+    read: set[tuple[str, int, int]] = set()
+    written: set[tuple[str, int, int]] = set()
+    for part, own in zip(parts, figures, strict=True):
+        recipe = part.recipe
+        reads, writes = {span(n) for n in recipe.reads}, {span(n) for n in recipe.writes}
+        if made and (_meet(reads, written) or _meet(writes, written) or _meet(writes, read)):
+            made[-1] = replace(made[-1], barrier=True)
+            read, written = set(), set()
+        read |= reads
+        written |= writes
+        arguments = len(recipe.arguments)
+        words = (0,) * (1 + arguments) + own.sizes
+        places = tuple((name, 1 + i) for i, name in enumerate(recipe.arguments))
+        made.append(Bound(part.kernel.address, words, places, own.tasks, False, own.lanes))
+    return tuple(made)
+
+
+def _lanes(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """How threads share the tasks: the last axis of the grid counts fastest."""
+    unit = 1
+    for axis in reversed(program.grid):
+        count = evaluate(axis.count, sizes)
+        if axis.shared and unit:
+            return count * unit, unit
+        unit *= count
+    return 0, 1
+
+
+def _meet(a: set[tuple[str, int, int]], b: set[tuple[str, int, int]]) -> bool:
+    return any(x[0] == y[0] and x[1] < y[2] and y[1] < x[2] for x in a for y in b)
