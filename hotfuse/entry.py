@@ -39,7 +39,7 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
     if chosen.adapts:
         from hotfuse.adaptive.maker import wake_early
 
-        wake_early(chosen)
+        wake_early(chosen, imported.graph)
     return _open(imported, chosen)
 
 

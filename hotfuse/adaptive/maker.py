@@ -7,6 +7,7 @@ cache, and those of them that nobody asked for yet.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +19,8 @@ from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Target
 from hotfuse.config import Config
 from hotfuse.errors import WorkerError
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.types import TensorType, Type
 from hotfuse.pace import Pace, Unhurried, imports
 from hotfuse.runtime.cache import open_cache
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
     from hotfuse.runtime.workers import Job, Pool
 
+LARGE_BYTES = 1 << 24  # of weights: a call takes milliseconds
 KNOWN, ASKED = "known", "asked"
 NO_PROCESS = "start"  # the cause of an error: `runtime.child.START`, which is not imported before something is built
 
@@ -36,17 +40,21 @@ def may_find(config: Config) -> bool:
     return cache is not None and not cache.is_empty
 
 
-def wake_early(config: Config) -> None:
-    """Where there is nothing to find, have a worker start while a model is loaded: it is there by the time that the model is
-    hot, and takes nothing from its first call."""
+def wake_early(config: Config, graph: Graph) -> None:
+    """Where there is nothing to find, have a worker start while a large model is loaded: it is there by the time that the model
+    is hot, which takes a few calls, and takes nothing from the first. Small ones may never be hot."""
 
     def wake() -> None:
         from hotfuse.runtime.build_jobs import wake_worker
 
         wake_worker(config)
 
-    if not may_find(config):
+    if sum(_bytes(graph.type(name)) for name in graph.constants) >= LARGE_BYTES and not may_find(config):
         BACKGROUND.post(wake)
+
+
+def _bytes(type: Type) -> int:
+    return math.prod(type.sizes) * type.dtype.bytes if isinstance(type, TensorType) and type.is_static else 0
 
 
 class Maker:

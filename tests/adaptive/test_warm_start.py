@@ -53,8 +53,10 @@ def test_what_was_made_before_serves_as_soon_as_one_call_was_compared(tmp_path: 
 EARLY = """
 import sys, time
 import hotfuse
+from hotfuse.adaptive import maker
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.runtime import build_jobs
+maker.LARGE_BYTES = int(sys.argv[2])
 from tests.adaptive import test_session_subject as test
 woken = []
 build_jobs.wake_worker = lambda config: woken.append("hotfuse.frontends.onnx_model" in sys.modules)
@@ -66,16 +68,17 @@ print(len(woken) - woken.count("done"))
 """
 
 
-def wakes(cache: Path, tier: str = "auto") -> int:
+def wakes(cache: Path, tier: str = "auto", large_bytes: int = 4 << 20) -> int:
     """How many workers are woken when a model is loaded, before it is called."""
     environment = {**os.environ, "HOTFUSE_CACHE": str(cache)}
-    command = [sys.executable, "-c", EARLY, tier]
+    command = [sys.executable, "-c", EARLY, tier, str(large_bytes)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout)
 
 
-def test_a_worker_starts_while_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
+def test_a_worker_starts_while_a_large_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
     assert wakes(tmp_path / "cache") == 1
     assert wakes(tmp_path / "cache", tier="0") == 0
+    assert wakes(tmp_path / "cache", large_bytes=(4 << 20) + 1) == 0  # it may never be hot
     (tmp_path / "cache").mkdir(mode=0o700, exist_ok=True)
     run(tmp_path / "cache")
     assert wakes(tmp_path / "cache") == 0

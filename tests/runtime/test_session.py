@@ -375,10 +375,11 @@ def test_eight_threads_with_several_shapes() -> None:
 
 
 def test_loading_leaves_nothing_for_the_first_call_to_read(tmp_path: Path) -> None:
-    """Weights lie where products can read them, and the module that computes an error function is there."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Erf", ["m"], ["y"])]
+    """Weights lie where products can read them, and the module that computes an error function of float64 is there."""
+    wide = helper.make_node("Cast", ["m"], ["d"], to=TensorProto.DOUBLE)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), wide, helper.make_node("Erf", ["d"], ["y"])]
     path = tmp_path / "model.onnx"
-    path.write_bytes(model(nodes, [info("x", F32, ["n", 3])], [info("y", F32, ["n", 4])], w=WEIGHT))
+    path.write_bytes(model(nodes, [info("x", F32, ["n", 3])], [info("y", TensorProto.DOUBLE, ["n", 4])], w=WEIGHT))
     code = f"""
 import sys, hotfuse
 session = hotfuse.load({str(path)!r}, tier=0)
