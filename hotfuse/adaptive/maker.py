@@ -7,7 +7,6 @@ cache, and those of them that nobody asked for yet.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -54,7 +53,7 @@ def wake_early(config: Config, graph: Graph) -> None:
 
 
 def _bytes(type: Type) -> int:
-    return math.prod(type.sizes) * type.dtype.bytes if isinstance(type, TensorType) and type.is_static else 0
+    return type.nbytes if isinstance(type, TensorType) and type.is_static else 0
 
 
 class Maker:
@@ -78,10 +77,6 @@ class Maker:
     def queue(self) -> int:
         """Jobs that wait before the next one."""
         return 0 if self._pool is None else max(0, len(self._pool.unfinished) - 1)
-
-    @property
-    def may_find(self) -> bool:
-        return may_find(self._subject.config)
 
     def finds(self, target: Target) -> bool:
         """Whether an earlier process made the units of a target, for all sizes."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.lineup import Lineup, Made
-from hotfuse.adaptive.maker import ASKED, Maker
+from hotfuse.adaptive.maker import ASKED, Maker, may_find
 from hotfuse.adaptive.memory import Memory
 from hotfuse.adaptive.message import (
     Build,
@@ -97,7 +97,7 @@ class Making:
     @property
     def may_find(self) -> bool:
         """Whether earlier processes may have left something."""
-        return self._maker.may_find
+        return may_find(self._subject.config)
 
     def submit(self, job: Job) -> None:
         """Have a job done by a worker."""

@@ -7,6 +7,7 @@ knows yet is a symbol of its own.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -139,6 +140,10 @@ class TensorType:
         if self.shape is None or len(found) != len(self.shape):
             raise DimError(f"the sizes of {self} are not all known")
         return found
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.sizes) * self.dtype.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ whose contents are then known are computed now, once. Intermediates of known siz
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -252,7 +251,7 @@ def _repeats(node: Node, values: Mapping[str, Value], exact: bool = True) -> boo
 
 def is_small(type: Type) -> bool:
     """Whether a value of this type may be kept with a bound plan."""
-    return isinstance(type, TensorType) and type.is_static and math.prod(type.sizes) * type.dtype.bytes <= _SMALL
+    return isinstance(type, TensorType) and type.is_static and type.nbytes <= _SMALL
 
 
 def settled_values(graph: Graph, values: Mapping[str, Value], exact: bool = True) -> set[str]:
@@ -330,7 +329,7 @@ def _place(
         if not type.is_static or type.dtype is STRING:
             continue
         names.append(node.id)
-        size = math.prod(type.sizes) * type.dtype.bytes
+        size = type.nbytes
         intervals.append(Interval(index, max(index, last.get(node.id, index)), size))
         placements.append((type.sizes, type.dtype.numpy))
     offsets, total = plan_arena(intervals)

@@ -12,7 +12,6 @@ State: `Bands` keeps what it made; `Copies` what it is copied from, so that the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +87,7 @@ class Bands:
         return NUMPY.contiguous(value)
 
     def _place(self, type: TensorType) -> tuple[Array, Array]:
-        size = math.prod(type.sizes) * type.dtype.bytes
+        size = type.nbytes
         block = aligned_block(2 * BAND_BYTES + size)
         array = block[BAND_BYTES : BAND_BYTES + size].view(type.dtype.numpy).reshape(type.sizes)
         self._made.append((array, block))

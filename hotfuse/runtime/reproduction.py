@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -217,7 +216,7 @@ def cut_call(build: Build, inputs: Values, weight: Callable[[str], Array], most_
         constants={**(prepare.constants if prepare else {}), **main.constants},
         values={**(prepare.values if prepare else {}), **main.values},
     )
-    taken = sum(math.prod(type.sizes) * type.dtype.bytes for type in map(graph.type, weights) if isinstance(type, TensorType))
+    taken = sum(type.nbytes for type in map(graph.type, weights) if isinstance(type, TensorType))
     if taken > most_bytes:
         raise LimitExceeded(f"the weights of the whole call take {taken:,} bytes; at most {most_bytes:,} are kept")
     given = {name: _in_order(inputs[name]) for name in graph.inputs}

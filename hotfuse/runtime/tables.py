@@ -81,15 +81,8 @@ def place(
                 first.setdefault(name, place)
                 last[name] = place
     names = list(first)
-    offsets, total = plan_arena([Interval(first[n], last[n], _bytes(types[n])) for n in names])
+    offsets, total = plan_arena([Interval(first[n], last[n], types[n].nbytes) for n in names])
     return dict(zip(names, offsets, strict=True)), total
-
-
-def _bytes(type: TensorType) -> int:
-    count = 1
-    for size in type.sizes:
-        count *= size
-    return count * type.dtype.bytes
 
 
 def bind(
@@ -99,7 +92,7 @@ def bind(
 
     def span(name: str) -> tuple[str, int, int]:
         if name in inner:
-            return "", inner[name], inner[name] + max(1, _bytes(types[name]))
+            return "", inner[name], inner[name] + max(1, types[name].nbytes)
         return name, 0, 1
 
     made: list[Bound] = []

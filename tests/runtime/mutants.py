@@ -130,6 +130,12 @@ class Fate:
         return any(fate != PASSED for fate in self.later)
 
 
+def differs(a: TileProgram, b: TileProgram, instruction: type) -> bool:
+    """Whether a mutant has another instruction of this type."""
+    left, right = walk(a.body), walk(b.body)
+    return any(x != y and isinstance(x, instruction) and not isinstance(x, For) for x, y in zip(left, right, strict=False))
+
+
 def planted(model: Built, unit: int, recipe: int, program: TileProgram) -> Built:
     """The model with one program of one unit in another's place, compiled."""
     old = model.build.units[unit]

@@ -131,19 +131,25 @@ def test_what_another_thread_is_importing_is_imported_anew(
     sys.modules.pop("slowly_imported")
 
 
-def test_a_child_that_a_user_forks_amid_an_import_imports_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "cut_off.py").write_text("import time\ntime.sleep(0.5)\nDONE = 5\n", encoding="utf-8")
-    thread = threading.Thread(target=importlib.import_module, args=("cut_off",))
+def imported_in_a_child(name: str, amid: Callable[[], bool]) -> int:
+    """What a module has in a child that was forked amid its import by another thread."""
+    thread = threading.Thread(target=importlib.import_module, args=(name,))
     thread.start()
-    while "cut_off" not in sys.modules:
+    while not amid():
         time.sleep(0.001)
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)
-        os._exit(importlib.import_module("cut_off").DONE)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+        os._exit(importlib.import_module(name).DONE)
+    found = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     thread.join()
+    return found
+
+
+def test_a_child_that_a_user_forks_amid_an_import_imports_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "cut_off.py").write_text("import time\ntime.sleep(0.5)\nDONE = 5\n", encoding="utf-8")
+    assert imported_in_a_child("cut_off", lambda: "cut_off" in sys.modules) == 5
     assert sys.modules.pop("cut_off").DONE == 5
 
 
@@ -153,16 +159,7 @@ def test_a_package_that_was_cut_off_is_imported_anew_with_its_parts(tmp_path: Pa
     text = "import cut_package.part\nimport time\ntime.sleep(0.5)\nDONE = cut_package.part.DONE\n"
     (tmp_path / "cut_package" / "__init__.py").write_text(text, encoding="utf-8")
     (tmp_path / "cut_package" / "part.py").write_text("DONE = 7\n", encoding="utf-8")
-    thread = threading.Thread(target=importlib.import_module, args=("cut_package",))
-    thread.start()
-    while not hasattr(sys.modules.get("cut_package.part"), "DONE"):
-        time.sleep(0.001)
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)
-        os._exit(importlib.import_module("cut_package").DONE)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    thread.join()
+    assert imported_in_a_child("cut_package", lambda: hasattr(sys.modules.get("cut_package.part"), "DONE")) == 7
     for name in ("cut_package", "cut_package.part"):
         assert sys.modules.pop(name).DONE == 7
 
