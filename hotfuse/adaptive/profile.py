@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from hotfuse.adaptive.order import Chain, Order, make_chains
 from hotfuse.events import plain
 from hotfuse.locks import make_lock
+from hotfuse.runtime.order import Chain, make_chains
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
 HALF_LIFE_S = 60.0
@@ -73,7 +73,7 @@ class _Form:
 
 
 class Profile:
-    """Of one model. `order` takes note of calls, in callers' threads, where there are several plans."""
+    """Of one model."""
 
     def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
         self._half_life_s = half_life_s
@@ -81,7 +81,6 @@ class Profile:
         self._traces: deque[Trace] = deque()
         self._bytes = 0
         self.added = 0  # traces so far: who asked before may see whether there is anything new
-        self.order = Order(half_life_s)
         self._lock = make_lock()
 
     def count(self, plan: str, form: str, calls: int, seconds: float, now_s: float) -> None:
@@ -160,11 +159,9 @@ class Profile:
         return tuple(sorted(found, key=lambda use: -use.spent_s))
 
     def chains(self, now_s: float) -> tuple[Chain, ...]:
-        """What directly follows what, within plans and among them, the most frequent first."""
+        """What directly follows what within plans, the most frequent first."""
         found = [chain for plan, forms in self._plans(now_s).items() for chain in make_chains(plan, _unit_pairs(forms))]
-        with self._lock:
-            pairs = self.order.collect(now_s)
-        return tuple(sorted((*found, *make_chains("", pairs)), key=lambda chain: -chain.recent))
+        return tuple(sorted(found, key=lambda chain: -chain.recent))
 
     def _plans(self, now_s: float) -> dict[str, list[_Form]]:
         """The forms of each plan as they are now. Those that were not traced have the pieces and times of the last that was."""

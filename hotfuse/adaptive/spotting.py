@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hotfuse.adaptive.order import Chain
 from hotfuse.adaptive.profile import Use
 from hotfuse.adaptive.target import Edit, Merged, Split
 from hotfuse.errors import DimError
 from hotfuse.ir.dim import evaluate
+from hotfuse.runtime.order import Chain
 
 if TYPE_CHECKING:
     from hotfuse.fusion.grouping import Joint

@@ -1,7 +1,9 @@
 """What Python code may read: told from its bytecode.
 
 A name counts as read wherever code mentions it: as a variable, as an attribute, as an imported module, or as a string that
-could be an attribute's name (`getattr(self, "scale")`). Torch's, numpy's and Python's own code is taken for granted.
+could be an attribute's name (`getattr(self, "scale")`). A global variable is read only by code that names it as one, or that
+may reach it by a string: a script's variable `b` is none of the business of a model that has an attribute `b`. Torch's, numpy's
+and Python's own code is taken for granted.
 """
 
 from __future__ import annotations
@@ -50,6 +52,14 @@ _OTHERS = frozenset(
     ]
 )
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_GLOBALS = frozenset(  # the last one is of Python 3.12 and later
+    dis.opmap[name] for name in ("LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
+)
+# Who mentions one of these may reach a global variable by a string.
+_BY_NAME = frozenset(
+    ["globals", "vars", "eval", "exec", "modules", "import_module", "__globals__", "f_globals", "__main__", "__dict__"]
+)
 _IMPLICIT = (frozenset({*dir(float), *dir(int), *dir(dict), *dir(list), *dir(set)}) | _OTHERS) - _UNUSED
 
 
@@ -84,6 +94,27 @@ def _strings(constant: Any) -> Iterator[str]:
             yield from _strings(item)
     elif isinstance(constant, types.CodeType):
         yield from _mentioned(constant)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_in(code: types.CodeType) -> frozenset[str]:
+    """Every name that a piece of code, or code nested in it, may look up as a global variable."""
+    names = names_in(code)
+    return names if names & _BY_NAME else frozenset(_global_names(code))
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    upper, steps = 0, code.co_code
+    for kind, lower in zip(steps[::2], steps[1::2], strict=True):
+        argument = upper | lower
+        upper = argument << 8 if kind == dis.EXTENDED_ARG else 0
+        if kind == _LOAD_GLOBAL:
+            yield code.co_names[argument >> 1]  # the lowest bit says that a call follows
+        elif kind in _GLOBALS:
+            yield code.co_names[argument]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
 
 
 @functools.lru_cache(maxsize=4096)

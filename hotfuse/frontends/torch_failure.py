@@ -19,7 +19,7 @@ _OURS_AND_TORCHS = tuple(f"{Path(file).parents[up]}{os.sep}" for file, up in ((_
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _VALUES = (
     "it branches on values of tensors, or takes a number out of one (.item(), int(), .tolist()), which a graph cannot do; "
-    "use torch.where, or keep that code in a module of its own: with wait=True submodules are captured one by one"
+    "use torch.where, or keep that code in a module of its own: submodules are captured one by one"
 )
 _OPERATOR = "{}; use torch operators on tensors instead, or keep that code in a module of its own"
 

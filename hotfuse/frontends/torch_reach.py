@@ -36,7 +36,7 @@ import numpy
 import torch
 
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_code import CodeKey, code_key, imported_modules, is_implicit, is_library, names_in
+from hotfuse.frontends.torch_code import CodeKey, code_key, globals_in, imported_modules, is_implicit, is_library, names_in
 from hotfuse.pace import Pace, hurry
 
 _OURS = str(pathlib.Path(__file__).parents[1])
@@ -275,7 +275,7 @@ class Reach:
         names = names_in(function.__code__)
         self.mention(names)
         table = function.__globals__
-        for name in names & table.keys():
+        for name in globals_in(function.__code__) & table.keys():
             self.read(str(table.get("__name__")), table, name, names=names)
         for module in imported_modules(function):
             self._namespace(module, names)

@@ -23,8 +23,10 @@ SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
 
 
 class Adapting(Protocol):
-    """Whoever adapts a class."""
+    """Whoever adapts a class; its name begins with that of the class's module."""
 
+    @property
+    def name(self) -> str: ...
     def close(self) -> None: ...
 
 
@@ -48,3 +50,13 @@ class Family:
         """The members so far, that of the whole model first."""
         with self.lock:
             return tuple(self.members.values())
+
+    def forget(self, member: Member) -> None:
+        """A member whose calls others answer from now on."""
+        with self.lock:
+            self.members.pop(id(member.module), None)
+            gone = [adapting for adapting in self.adapted if adapting.name.startswith(f"{member.name}: ")]
+            self.adapted = [adapting for adapting in self.adapted if adapting not in gone]
+        member.close()
+        for adapting in gone:
+            adapting.close()

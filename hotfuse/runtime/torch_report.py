@@ -35,7 +35,7 @@ class TorchReport:
     """`captured_share` is the share of the model's operators that were captured and that our IR knows. Where only submodules
     are captured it is that of one call, counted while it ran (`torch_count` says how, and why it is rather too small); it is 0
     while nothing is captured. `answered` counts the calls that plans answered, and first calls where plan and module agreed.
-    `why` answers "why is it not faster yet?"."""
+    `rows` are parts that follow each other, and whether they are joined. `why` answers "why is it not faster yet?"."""
 
     model: str
     calls: int
@@ -43,6 +43,7 @@ class TorchReport:
     captured_share: float
     classes: tuple[ClassReport, ...]
     failed: Mapping[str, str]
+    rows: Mapping[str, str]
     events: Mapping[str, int]
     why: str
     sources: tuple[Source, ...] = field(default=(), repr=False, compare=False)  # what the stories are told from, by class
@@ -68,6 +69,7 @@ class TorchReport:
             )
             lines += [f"    opaque: {operator} ({origin}): {reason}" for origin, operator, reason in c.opaque]
         lines += [f"  {module} stays eager: {reason}" for module, reason in self.failed.items()]
+        lines += [f"  {parts}: {state}" for parts, state in self.rows.items()]
         lines += [f"  event {kind}: {count}" for kind, count in sorted(self.events.items())]
         return "\n".join([*lines, f"  why it is not faster yet: {self.why}"])
 
@@ -83,7 +85,8 @@ def make_torch_report(family: Family) -> TorchReport:
     why = _why(family, root, bool(classes))
     events = tuple(family.events)
     sources = tuple(_source(member, served, events) for member in members for served in member.classes)
-    return TorchReport(root.name, root.calls, answered, share, classes, failed, family.events.counted(), why, sources)
+    rows = dict(root.parts.joins.told()) if root.parts is not None and root.parts.joins is not None else {}
+    return TorchReport(root.name, root.calls, answered, share, classes, failed, rows, family.events.counted(), why, sources)
 
 
 def _source(member: Member, served: Any, events: Sequence[Event]) -> Source:

@@ -28,14 +28,16 @@ from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_captures import Captures
 from hotfuse.runtime.torch_classes import ClassTable
-from hotfuse.runtime.torch_count import OperatorCount, counted, note_answer
+from hotfuse.runtime.torch_count import note_answer
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call, Miss, bypass, read_call
+from hotfuse.runtime.torch_parts import Parts
 from hotfuse.runtime.turns import Shadow
 from hotfuse.stress import parse
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
+    from hotfuse.runtime.torch_parts import Worth
     from hotfuse.runtime.torch_trial import Trial
 
 FOREVER_S = 1e9
@@ -52,7 +54,8 @@ def takes_over(config: Config, served: ServedClass) -> bool:
 class Member:
     """Decides who answers the calls of one module."""
 
-    def __init__(self, module: torch.nn.Module, name: str, family: Family) -> None:
+    def __init__(self, module: torch.nn.Module, name: str, family: Family, worth: Worth | None = None) -> None:
+        """`worth` judges whether a submodule's calls are worth a capture; without one they are."""
         self.module = module
         self.name = name or type(module).__name__
         self.family = family
@@ -61,8 +64,10 @@ class Member:
         self.calls = self.answered = 0
         self._lock = make_lock()
         self._stress = parse(self.config.stress)
-        self._is_root = not family.members
-        self.captures = Captures(module, self.name, family, self.table, self._is_root)
+        self.worth = worth
+        self.is_root = not family.members
+        self.parts = Parts(module, self.name, family) if self.is_root else None
+        self.captures = Captures(module, self.name, family, self.table, self.is_root)
         family.members[id(module)] = self
 
     @property
@@ -104,7 +109,7 @@ class Member:
         call = read_call(args, kwargs)
         if call.refusal:
             self._miss(call.refusal)
-            return self._through_submodules(eager, args, kwargs)
+            return self._in_parts(eager, args, kwargs, number)
         seen, started = self.classes, time.perf_counter()
         answer = self._answer(call, lambda: eager(*args, **kwargs))
         mendable = self.config.wait and isinstance(answer, Miss) and answer.mendable
@@ -122,22 +127,45 @@ class Member:
                 self._tell(answer.served, call, time.perf_counter() - started)
             return answer.value
         if call.frame in self.failed:
-            result = self._through_submodules(eager, args, kwargs)
+            result = self._in_parts(eager, args, kwargs, number)
             if self.config.strict:  # now, because an error of the model's own would have come first
                 raise CaptureError(f"{self.name}: {self.failed.get(call.frame)}")
             return result
-        started = time.perf_counter()
-        result = eager(*args, **kwargs)
+        result, seconds = self._whole(eager, args, kwargs)
         if answer.waiting is not None:
-            self._tell(answer.waiting, call, time.perf_counter() - started)
+            self._tell(answer.waiting, call, seconds)
         if answer.failed is not None:  # were the caller at fault, eager would have raised as well
             self.table.drop(answer.failed, "the captured program failed while serving")
             if self.config.strict:
                 raise ExecutionError(f"{self.name}: {answer.reason}")
             return result
-        if not self.config.wait and answer.mendable:
+        if not self.config.wait and answer.mendable and (self.worth is None or self.worth.is_enough):
             self.captures.begin(call, args, kwargs, seen, self.calls)
         return result
+
+    def _in_parts(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any], number: int) -> Any:
+        """The module itself answers call `number`, its submodules by members of their own. (Below a submodule calls are routed
+        already.)"""
+        return eager(*args, **kwargs) if self.parts is None else self.parts.answer(eager, args, kwargs, number)
+
+    def _whole(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, float]:
+        """The module's own answer, and how long it took. What may be captured as a whole is not captured in parts as well."""
+        started = time.perf_counter()
+        if self.worth is None:
+            return eager(*args, **kwargs), time.perf_counter() - started
+        from hotfuse.runtime.torch_route import unrouted  # there already
+
+        with unrouted():
+            result = eager(*args, **kwargs)
+        seconds = time.perf_counter() - started
+        self.worth.note(seconds)
+        return result, seconds
+
+    def redeemed(self) -> None:
+        """A call was answered by a chain that the module is part of."""
+        with self._lock:
+            self.calls += 1
+            self.answered += 1
 
     def _tell(self, served: ServedClass, call: Call, seconds: float) -> None:
         """Let whoever watches the class of a call know who answered it. What fails there must not fail the call."""
@@ -251,39 +279,6 @@ class Member:
         if why:
             self.table.last_miss = why
             self.family.events.emit("guard.miss", self.name, why)
-
-    # submodules, where the whole cannot be captured
-
-    def _through_submodules(self, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The module itself answers, with `wait` its submodules through members of their own. (Below a submodule calls are
-        routed already.)"""
-        if not (self.config.wait and self._is_root and self.module._modules) or torch.is_grad_enabled():
-            return eager(*args, **kwargs)
-        from hotfuse.runtime.torch_route import routed
-
-        members = self.family.all()
-        state = (sum(len(m.classes) for m in members), sum(len(m.failed) for m in members))
-        if self.family.counted is not None and self.family.counted[0] == state:
-            with routed(self._submodule_call):
-                return eager(*args, **kwargs)
-        count = OperatorCount()
-        with routed(counted(self._submodule_call, count)), count:
-            result = eager(*args, **kwargs)
-        self.family.counted = state, count.share
-        return result
-
-    def _submodule_call(self, module: torch.nn.Module, eager: Eager, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        member = self.family.members.get(id(module))
-        if member is None:
-            name = next((n for n, m in self.module.named_modules() if m is module), None)
-            member = None if name is None else self._member(module, f"{self.name}.{name}")
-        if member is None or member is self:
-            return eager(*args, **kwargs)
-        return member.call(eager, args, kwargs)
-
-    def _member(self, module: torch.nn.Module, name: str) -> Member:
-        with self.family.lock:
-            return self.family.members.get(id(module)) or Member(module, name, self.family)
 
     # what users ask for
 

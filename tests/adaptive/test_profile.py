@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotfuse.adaptive import order
-from hotfuse.adaptive.order import Chain, Order, runs
 from hotfuse.adaptive.profile import FORMS, TRACE_BYTES, TRACES, Profile, Use
+from hotfuse.runtime.order import runs
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
 
@@ -106,43 +104,3 @@ def test_units_follow_each_other_as_often_as_their_plan_is_called() -> None:
     assert found == {("a", "b"): (90, 0.9, 1.0), ("b", "c"): (90, 1.0, 0.9), ("a", "c"): (10, 0.1, 0.1)}
     assert runs(profile.chains(0.0), "p", least=0.9) == (("a", "b", "c"),)
     assert runs(profile.chains(0.0), "p") == ()
-
-
-def test_plans_follow_each_other_as_calls_come_in_each_thread() -> None:
-    profile = Profile()
-
-    def call() -> None:
-        for _ in range(50):
-            for plan in ("embed", "layer", "head"):
-                profile.order.note(plan)
-
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = {(c.first, c.second): c.recent for c in profile.chains(0.0)}
-    assert set(found) == {("embed", "layer"), ("layer", "head"), ("head", "embed")}
-    assert found["embed", "layer"] == 200
-    assert runs(profile.chains(0.0)) == (("embed", "layer", "head"),)
-
-
-def test_the_order_of_calls_fades_and_is_bounded() -> None:
-    found = Order(half_life_s=10.0)
-    for plan in ("a", "b"):
-        found.note(plan)
-    assert found.collect(0.0) == {("a", "b"): 1}
-    assert found.collect(10.0) == {("a", "b"): 0.5}
-    for _ in range(3):
-        for number in range(order.PAIRS + 10):
-            found.note(str(number))
-    found.collect(10.0)
-    assert len(found._pairs) == order.PAIRS
-    for _ in range(2 * order.KEPT):
-        found.note("a")
-    assert sum(found.collect(10.0).values()) < 3 * order.PAIRS + order.KEPT + 1
-
-
-def test_circles_of_plans_are_walked_once() -> None:
-    chains = [Chain("", a, b, 10.0, 1.0, 1.0) for a, b in ("ab", "ba", "cd", "xx")]
-    assert sorted(runs(chains)) == [("a", "b"), ("c", "d"), ("x",)]

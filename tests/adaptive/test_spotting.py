@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from hotfuse.adaptive.order import Chain
+
 from hotfuse.adaptive.profile import Use
 from hotfuse.adaptive.spotting import find_edits
 from hotfuse.adaptive.target import Merged, Split

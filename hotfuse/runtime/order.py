@@ -1,7 +1,7 @@
-"""Order: what follows what: units within a plan, and plans, as calls come. Where a model is captured in parts, its parts are
-plans of their own, and those that always follow each other could be one.
+"""Order: what follows what: units within a plan, and parts of a model that are captured apart, as calls come. Parts that always
+follow each other could be one (`torch_joins`).
 
-Noting a call takes a fraction of a microsecond and no lock: a deque's append is one step. The background's thread collects.
+Noting a call takes a fraction of a microsecond and no lock: a deque's append is one step. Somebody collects now and then.
 
 State: the calls that nobody collected yet, the last one of each thread, and how often one followed another, fading.
 """
