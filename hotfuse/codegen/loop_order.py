@@ -168,12 +168,15 @@ def _candidates(body: Body, kept: int) -> list[int]:
 
 def _row_cost(body: Body, axis: int, lanes: int) -> int:
     """Bytes that a point touches. Where a row is folded along several axes (a window), the lanes that a short axis leaves empty
-    count, and elements a few places apart share a line."""
+    count, elements a few places apart share a line, and a vector along the fold is folded itself in the end."""
     if body.folded < 2:
         return sum(_touched(a.strides[axis], a.dtype.bytes) for a in accesses(body))
     size = body.domain[axis]
     found = sum(_spread(a.strides[axis], a.dtype.bytes) for a in accesses(body))
-    return found * (-(-size // lanes) * lanes) // size if isinstance(size, int) else found
+    if not isinstance(size, int):
+        return found
+    fold = 4 * lanes if axis >= len(body.domain) - body.folded else 0
+    return (found * -(-size // lanes) * lanes + fold) // size
 
 
 def _touched(stride: Dim, size: int) -> int:

@@ -86,7 +86,8 @@ def test_qlinear_matmul(dtype: Any) -> None:
 
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_qlinear_conv(per_channel: bool) -> None:
-    x, w = small(np.uint8, 1, 3, 7, 6), small(np.int8, 4, 3, 3, 3)
+    # Weights of 7 bits: without VNNI, ONNX Runtime adds two products in 16 bits, and larger ones saturate there.
+    x, w = small(np.uint8, 1, 3, 7, 6), small(np.int8, 4, 3, 3, 3) // 2
     w_scale = np.array([0.01, 0.02, 0.03, 0.04], np.float32) if per_channel else np.array(0.02, np.float32)
     w_zero = np.zeros(4 if per_channel else (), np.int8)
     bias = RNG.integers(-500, 500, 4).astype(np.int32)
