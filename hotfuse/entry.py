@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from hotfuse.ir.op import OPS, Pattern
 from hotfuse.passes import optimize
 from hotfuse.runtime.binding import check_static_sizes
 from hotfuse.runtime.feeds import Signature
-from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.numpy_engine import NUMPY, copied_ahead
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.stressed import session_class
@@ -45,6 +46,11 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
 
 def _open(imported: ImportedModel, config: Config) -> Session:
     check_static_sizes(imported.graph, config.max_value_bytes)
+    with contextlib.nullcontext() if config.native else copied_ahead(imported.graph):
+        return _prepared(imported, config)
+
+
+def _prepared(imported: ImportedModel, config: Config) -> Session:
     failures: list[tuple[str, Exception]] = []
     note = None if config.strict else lambda name, error: failures.append((name, error))
     graph = imported.graph if config.disable else optimize(imported.graph, failed=note)

@@ -39,6 +39,7 @@ from hotfuse.ir.types import F32, F64, DType
 
 AHEAD = 32  # steps of k: the third-level cache answers within so many
 BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
+NARROW, NARROW_BLOCK = 64, 128  # columns, and steps where there are so few: heads of models, whose differences softmax enlarges
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,10 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | 
     order = order_product(body, product, spec, None if inside is None else inside.rows)
     program = coarsen(nest.program, columns, width)
     program = inline(widen(program, columns, width, axis=1), columns)
-    if not isinstance(product.length, int) or product.length > BLOCK:
-        program = in_parts(program, "k", BLOCK)
+    count = body.domain[-2]
+    block = NARROW_BLOCK if isinstance(count, int) and count * width <= NARROW else BLOCK
+    if not isinstance(product.length, int) or product.length > block:
+        program = in_parts(program, "k", block)
     if inside is not None:
         if outer:
             raise TileError("rows of several matrices make no chain")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
 from hotfuse.runtime.onnx_opaque import bind_onnx
 from hotfuse.runtime.output_pool import OutputPool, fast_address
+
+LARGE, MUCH = 1 << 20, 1 << 25  # bytes: of a weight, and of all of them
+COPYING = 2  # threads: more do not gain
 
 
 class NumpyEngine:
@@ -110,6 +114,31 @@ class NumpyEngine:
 
     def length(self, value: Any, axis: int) -> int:
         return int(value.shape[axis])
+
+
+@contextlib.contextmanager
+def copied_ahead(graph: Graph) -> Iterator[None]:
+    """Meanwhile, have threads copy the weights that cannot be read where they lie in a file, if these are large: a core alone
+    copies at a fraction of what memory gives, and what else is done to load a model leaves the others idle."""
+    large = [c for c in graph.constants.values() if c.type.nbytes >= LARGE and not c.glance().flags.aligned]
+    if sum(constant.type.nbytes for constant in large) < MUCH:
+        yield
+        return
+    left = iter(large)  # its next is one step, whoever else asks
+
+    def copy() -> None:
+        for constant in left:
+            constant.numpy()
+
+    threads = [threading.Thread(target=copy, name="hotfuse-weights", daemon=True) for _ in range(COPYING)]
+    try:
+        for thread in threads:
+            thread.start()
+        yield
+    finally:
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
 
 
 def _needs_scipy(graph: Graph, node: Node) -> bool:

@@ -213,6 +213,17 @@ def test_a_size_below_what_was_promised_is_refused() -> None:
         run_native(graph, {"x": normal(3, 0)})
 
 
+def test_sums_of_narrow_products_are_made_of_short_parts() -> None:
+    def error(columns: int) -> float:
+        x, w = normal(64, 500), normal(500, columns)
+        graph = graph_of(lambda b, x, w: b.add("matmul", x, w), {"x": tensor(F32, B, 500), "w": tensor(F32, 500, columns)})
+        (found,) = run_native(graph, {"x": x, "w": w})
+        exact = x.astype(np.float64) @ w.astype(np.float64)
+        return float(np.sqrt(np.mean((found - exact) ** 2)))
+
+    assert error(11) < 0.7 * error(400)  # heads of models, whose differences softmax enlarges
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_convolution_of_patches_is_a_product(rank: int) -> None:
     window = (2, 3, 2)[:rank]

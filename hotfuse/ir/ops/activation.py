@@ -30,13 +30,8 @@ def silu(x: Array, *, alpha: float = 1.0) -> Any:
     return x * sigmoid(x if alpha == 1.0 else x * x.dtype.type(alpha))
 
 
-def gelu(x: Array, *, approximate: str = "none") -> Any:
-    half = x.dtype.type(0.5)
-    if approximate == "tanh":
-        inner = x.dtype.type(0.7978845608028654) * (x + x.dtype.type(0.044715) * x * x * x)
-        return half * x * (x.dtype.type(1) + np.tanh(inner))
-    # 1 + erf(z) = erfc(-z), without the cancellation for large negative x
-    return special.erfc(x * x.dtype.type(-0.7071067811865476)) * (x * half)
+def gelu(x: Array, *, approximate: str = "none", out: Array | None = None) -> Any:
+    return special.gelu_by_tanh(x, out) if approximate == "tanh" else special.gelu(x, out)
 
 
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Any:

@@ -25,18 +25,19 @@ Array = np.ndarray[Any, Any]
 CACHED = 1 << 23  # scores: what a large cache holds
 
 
-def attention(q: Array, k: Array, v: Array, mask: Array | None = None, **how: Any) -> Array:
+def attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, out: Array | None = None, **how: Any) -> Array:
     """Where the scores do not fit into a cache, one kv head at a time."""
     (batch, heads, queries, _), (_, kv_heads, keys, _) = q.shape, k.shape
+    result = np.empty((batch, heads, queries, v.shape[-1]), q.dtype) if out is None else out
     if batch * heads * queries * keys <= CACHED or batch * kv_heads == 1 or not batch == len(k) == len(v):
-        return _attention(q, k, v, mask, **how)
-    result = np.empty((batch, heads, queries, v.shape[-1]), q.dtype)
+        _attention(q, k, v, mask, result, **how)
+        return result
     masks = None if mask is None else np.broadcast_to(mask, (batch, heads, queries, keys))
     share = heads // kv_heads
     for place, head in np.ndindex(batch, kv_heads):
         one, own, served = slice(place, place + 1), slice(head, head + 1), slice(head * share, (head + 1) * share)
         part = None if masks is None else masks[one, served]
-        result[one, served] = _attention(q[one, served], k[one, own], v[one, own], part, **how)
+        _attention(q[one, served], k[one, own], v[one, own], part, result[one, served], **how)
     return result
 
 
@@ -45,13 +46,14 @@ def _attention(
     k: Array,
     v: Array,
     mask: Array | None,
+    out: Array,
     *,
     scale: float | None = None,
     causal: bool = False,
     align: str = "start",
     softcap: float = 0.0,
     unseen: str = "zero",
-) -> Array:
+) -> None:
     (batch, heads, queries, size), (_, kv_heads, keys, _) = q.shape, k.shape
     rows = queries * (heads // kv_heads) if kv_heads else 0
     grouped = (q * q.dtype.type(size**-0.5 if scale is None else scale)).reshape(batch, kv_heads, rows, size)
@@ -69,8 +71,7 @@ def _attention(
     weights = _softmax(scores, zero=unseen == "zero")
     if unseen == "zero" and hidden is not None and hidden.any():  # a mask of -inf hides NaN scores too
         np.copyto(weights, q.dtype.type(0), where=hidden)
-    result: Array = np.matmul(weights.reshape(batch, kv_heads, rows, keys), v)
-    return result.reshape(batch, heads, queries, v.shape[-1])
+    np.matmul(weights.reshape(batch, kv_heads, rows, keys), v, out=out.reshape(batch, kv_heads, rows, v.shape[-1]))
 
 
 def _softmax(scores: Array, zero: bool) -> Array:

@@ -12,6 +12,7 @@ Statistics are taken in float32 at least; half types are rounded once, at the en
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -85,19 +86,26 @@ for _name, _function, _flops, _torch in (
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with every input at least float32 (float64 if the first is), and its result in the first input's type."""
 
+    @functools.wraps(function)
     def run(x: Array, *rest: Array | None, **attrs: Any) -> Any:
         wide = np.float64 if x.dtype == np.float64 else np.float32
         inputs = [None if v is None else v.astype(wide, copy=False) for v in (x, *rest)]
+        out = attrs.pop("out", None) if x.dtype != wide else None
         with np.errstate(all="ignore"):
-            return function(*inputs, **attrs).astype(x.dtype, copy=False)
+            result = function(*inputs, **attrs).astype(x.dtype, copy=False)
+        if out is None:
+            return result
+        out[...] = result
+        return out
 
     return run
 
 
-def normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """x less its mean, over its standard deviation; always new memory."""
+def normalized(x: Array, axes: tuple[int, ...], epsilon: float, out: Array | None = None) -> Array:
+    """x less its mean, over its standard deviation; never in the memory of x."""
     # a row of equal elements has a spread of nothing but epsilon, which would make much of the rounding of its mean
-    centered: Array = x - np.mean(x, axis=axes, keepdims=True, dtype=np.float64).astype(x.dtype)
+    mean = np.mean(x, axis=axes, keepdims=True, dtype=np.float64).astype(x.dtype)
+    centered: Array = np.subtract(x, mean, out=out)
     variance = np.mean(np.square(centered), axis=axes, keepdims=True)
     centered *= 1 / np.sqrt(variance + x.dtype.type(epsilon))
     return centered
@@ -117,9 +125,15 @@ def _of_channels(v: Array | None, x: Array) -> Array | None:
 
 
 def layer_norm(
-    x: Array, scale: Array | None = None, bias: Array | None = None, *, axis: int = -1, epsilon: float = 1e-5
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    out: Array | None = None,
 ) -> Array:
-    return _scaled(normalized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon), scale, bias)
+    return _scaled(normalized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon, out), scale, bias)
 
 
 def rms_norm(x: Array, scale: Array | None = None, *, axis: int = -1, epsilon: float = 1e-5) -> Array:
