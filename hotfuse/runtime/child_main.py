@@ -97,7 +97,9 @@ class _Parent:
         return body
 
 
-NICE = 10  # a tenth of a core that others want, and all of an idle one; the idle class would starve behind busy callers
+# A sixteenth of a core that others want, and all of an idle one. Teams of threads wait for their slowest: callers without a pause
+# lose twice that. The idle class would starve behind them.
+NICE = 12
 
 
 def be_nice(level: int = NICE) -> None:

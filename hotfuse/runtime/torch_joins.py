@@ -112,9 +112,11 @@ class Joins:
         with self._lock:
             chains = [c for c in make_chains("", self._order.collect(now_s)) if BEGINS not in (c.first, c.second)]
             often = {c.first: c for c in chains if c.recent >= OFTEN}
-            for names in runs(often.values()):
+            rows = runs(often.values())
+            self._seen_s = {names: self._seen_s.get(names, now_s) for names in rows}
+            for names in rows:
                 members = [known.get(name) for name in names]
-                if now_s < self._seen_s.setdefault(names, now_s) + COMING_S and any(m and is_coming(m) for m in members):
+                if now_s < self._seen_s[names] + COMING_S and any(m and is_coming(m) for m in members):
                     continue  # kernels of more of them may serve soon: the longer row is the better one
                 for found in fit_rows(members, self._apart, self._family.config.max_nodes):
                     chain = often[found[0].name]

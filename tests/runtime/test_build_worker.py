@@ -32,6 +32,7 @@ from hotfuse.runtime.build_jobs import MODULE, ask_weights, build_job, build_poo
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.child_main import NICE
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import build_executor
@@ -168,7 +169,7 @@ def test_it_has_one_thread_and_low_priority(pool: Pool) -> None:
     build(pool)
     prove(pool, build(pool))
     (process,) = (psutil.Process(pid) for pid in pool.pids)
-    assert process.nice() == min(os.nice(0) + 10, 19)
+    assert process.nice() == min(os.nice(0) + NICE, 19)
     assert process.num_threads() == 2  # the one that works and the one that reads
 
 
