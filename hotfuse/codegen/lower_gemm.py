@@ -24,7 +24,7 @@ from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.chain import Inside, keep_inside
 from hotfuse.codegen.loop_order import ProductOrder, order_product
 from hotfuse.codegen.nest import Info, make_nest
-from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, partition, peel, reorder
+from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, partition, peel, reorder, unroll
 from hotfuse.codegen.schedule_memory import prefetch
 from hotfuse.codegen.schedule_values import prune
 from hotfuse.codegen.tile import Access, TileProgram
@@ -37,6 +37,7 @@ from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import F32, F64, DType
 
+TURNS = 4  # of k that are written out where tiles are small: a third of the time went into counting and addresses
 AHEAD = 32  # steps of k: the third-level cache answers within so many
 BLOCK = 512  # steps of k in one chain of additions: the error of a sum grows with the length of its chains
 NARROW, NARROW_BLOCK = 64, 128  # columns, and steps where there are so few: heads of models, whose differences softmax enlarges
@@ -146,6 +147,8 @@ def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | 
     program = _fetch_ahead(program, product, [*outer, rows, panels], width)
     if inside is None:
         program = _fetch_next_panel(program, product, [*outer, rows, panels], width, order)
+    if spec.vector_registers < 32 and has_loop(program, "k"):
+        program = unroll(program, "k", TURNS)
     grid = {a.var for a in program.grid}
     program = reorder(program, [v for v in (*outer, *_in_order(order, panels, f"{rows}.t")) if v in grid])
     if inside is None and f"{rows}.t" in grid:
