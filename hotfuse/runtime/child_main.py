@@ -97,8 +97,8 @@ class _Parent:
         return body
 
 
-# A sixteenth of a core that others want, and all of an idle one. Teams of threads wait for their slowest: callers without a pause
-# lose twice that. The idle class would starve behind them.
+# A sixteenth of a core that others want, and all of an idle one. Teams of threads wait for their slowest: callers without a
+# pause lose twice that. The idle class would starve behind them.
 NICE = 12
 
 
