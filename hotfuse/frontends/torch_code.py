@@ -58,7 +58,30 @@ _GLOBALS = frozenset(  # the last one is of Python 3.12 and later
 )
 # Who mentions one of these may reach a global variable by a string.
 _BY_NAME = frozenset(
-    ["globals", "vars", "eval", "exec", "modules", "import_module", "__globals__", "f_globals", "__main__", "__dict__"]
+    [
+        "__builtins__",
+        "__dict__",
+        "__globals__",
+        "__import__",
+        "__main__",
+        "__module__",
+        "__name__",
+        "_getframe",
+        "currentframe",
+        "eval",
+        "exec",
+        "f_globals",
+        "f_locals",
+        "getattr_static",
+        "getmodule",
+        "globals",
+        "import_module",
+        "modules",
+        "resolve_name",
+        "run_module",
+        "run_path",
+        "vars",
+    ]
 )
 _IMPLICIT = (frozenset({*dir(float), *dir(int), *dir(dict), *dir(list), *dir(set)}) | _OTHERS) - _UNUSED
 

@@ -18,10 +18,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from hotfuse.runtime.torch_guard import Call, bypass, read_call
+from hotfuse.runtime.weight_stamps import mark
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_serving import Member
 
+State = Mapping[int, Hashable]  # by class
+RECORDS = "it takes records, which only its own code takes apart"
 UNTRACED = "what it is called with was changed without a trace"
 VALUE = -1  # where a leaf is a plain value, the same in every call
 
@@ -60,14 +63,20 @@ def see(member: Member, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 def wire(trail: Sequence[Seen]) -> tuple[tuple[Link, ...], str]:
     """Links for the calls after the first, as far as they can be told, and why there is none for the next; "" if there is."""
+    for seen in trail:
+        if seen.call.refusal:
+            return (), seen.call.refusal
+    modes = trail[0].call.frame[2]  # type: ignore[index]
+    if not trail[0].tree or modes[0]:
+        return (), "gradients are enabled" if modes[0] else RECORDS
     known = {id(leaf): (0, i) for i, leaf in reversed(list(enumerate(trail[0].call.leaves)))}
     before = dict(trail[0].before)
     found: list[Link] = []
     for number, seen in enumerate(trail):
         if number:
             wires, why = _wires(seen, known, before, number)
-            if why:
-                return tuple(found), why
+            if why or seen.call.frame[2] != modes:  # type: ignore[index]
+                return tuple(found), why or "it is called in other modes"
             found.append(Link(seen.tree, wires, seen.call.frame))
         for i, leaf in enumerate(seen.results):
             known.setdefault(id(leaf), (number + 1, i))
@@ -79,7 +88,7 @@ def _wires(
     seen: Seen, known: Mapping[int, tuple[int, int]], before: Mapping[int, torch.Tensor], number: int
 ) -> tuple[tuple[tuple[int, Any], ...], str]:
     if not seen.tree:
-        return (), "it takes records, which only its own code takes apart"
+        return (), RECORDS
     wires: list[tuple[int, Any]] = []
     for place, leaf in enumerate(seen.call.leaves):
         if not isinstance(leaf, torch.Tensor):
@@ -88,7 +97,7 @@ def _wires(
             return (), "tensors of inference mode do not tell when they are changed"
         elif id(leaf) not in known:
             return (), f"argument {place} is not known when the first of them is called"
-        elif not torch.equal(leaf, before[id(leaf)]):
+        elif not _same_bytes(leaf, before[id(leaf)]):
             return (), f"argument {place} is changed in between"
         else:
             wires.append(known[id(leaf)])
@@ -121,32 +130,32 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """What a chain answered to the call of its first part. `weights` are the states of the parts' weights before it did;
-    `copies` those of its tensors, by identity, if it is looked whether they change without a trace."""
+    """What a chain answered to the call of its first part. `states` are those that the parts were in before it did; `copies`
+    are of its tensors, by identity, if it is looked whether they change without a trace."""
 
     links: Sequence[Link]
     members: Sequence[Member]
     made: Sequence[Sequence[Any]]  # the leaves of the first call, and of each answer
-    versions: Mapping[int, int]
+    stamps: Mapping[int, Hashable]
     answers: Sequence[Any]
-    weights: Sequence[Hashable]
+    states: Sequence[State]
     copies: Mapping[int, torch.Tensor]
 
     def redeem(self, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         """The answer to the call of a part, or why it must answer for itself."""
         link, call = self.links[number - 1], read_call(args, kwargs)
-        if call.frame != link.frame:
-            return None, "it is called otherwise"
+        if call.refusal or call.frame != link.frame:
+            return None, call.refusal or "it is called otherwise"
         for leaf, (source, i) in zip(call.leaves, link.wires, strict=True):
             if source == VALUE:
                 continue
-            if leaf is not self.made[source][i] or leaf._version != self.versions[id(leaf)]:
+            if leaf is not self.made[source][i] or _stamp(leaf) != self.stamps[id(leaf)]:
                 return None, "it is called with something else"
-            if self.copies and not torch.equal(leaf, self.copies[id(leaf)]):
+            if self.copies and not _same_bytes(leaf, self.copies[id(leaf)]):
                 return None, UNTRACED
-        member = self.members[number]
+        member, before = self.members[number], self.states[number]
         served = next(iter(member.table.fitting(call)), None)
-        if served is None or served.guard.watch.changed() or state_of(member) != self.weights[number]:
+        if served is None or id(served) not in before or before != state_of(member):
             return None, "it has changed"
         why = bypass()
         return (None, why) if why else (self.answers[number], "")
@@ -157,7 +166,7 @@ def promise(
     members: Sequence[Member],
     call: Call,
     answers: Sequence[Any],
-    weights: Sequence[Hashable],
+    states: Sequence[State],
     audited: bool = False,
 ) -> Promise | None:
     """What the answers of a chain are good for; None where tensors do not tell when they are changed."""
@@ -165,14 +174,29 @@ def promise(
     tensors = [leaf for leaves in made for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(tensor.is_inference() for tensor in tensors):
         return None
-    return Promise(
-        links, members, made, {id(t): t._version for t in tensors}, answers, weights, _copied(tensors) if audited else {}
-    )
+    stamps = {id(tensor): _stamp(tensor) for tensor in tensors}
+    return Promise(links, members, made, stamps, answers, states, _copied(tensors) if audited else {})
 
 
-def state_of(member: Member) -> Hashable:
-    """The weights of a part as they are, as far as changes leave a trace, and by whom it is answered."""
-    return tuple((id(served), served.state_of_weights()) for served in member.classes)
+def state_of(member: Member) -> State:
+    """Of the classes of a part those that the part has not moved away from, and their tensors as far as changes leave a trace.
+    Where there is none the part is not what was captured, and may do anything."""
+    return {
+        id(served): (served.state_of_weights(), mark(served.guard.watch.tensors))
+        for served in member.classes
+        if served.tier > 0 and not served.departure()
+    }
+
+
+def _stamp(tensor: torch.Tensor) -> Hashable:
+    return tensor.data_ptr(), tensor._version, tensor.shape, tensor.stride(), tensor.requires_grad
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return bool(torch.equal(first, second))
 
 
 def _copied(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:

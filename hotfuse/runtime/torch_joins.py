@@ -96,7 +96,7 @@ class Joins:
         if not is_kept:
             answer = member.call(eager, args, kwargs)
             if thread.trail is not None or (row is not None and not row.is_wired):
-                self._follow(member, args, kwargs, answer)
+                self._observe(row, member, args, kwargs, answer)
         if member.classes:
             self._order.note(member.name)
         if thread.timed is not None:
@@ -130,29 +130,45 @@ class Joins:
             return
         for old in within:
             del self._rows[old.members[0]]
+            old.gone = True
             if old.chain is not None:
                 self._family.forget(old.chain)
         self._rows[row.members[0]] = row
 
+    def _observe(self, row: Row | None, member: Member, args: tuple[Any, ...], kwargs: Mapping[str, Any], answer: Any) -> None:
+        """Learn from a call. What fails here must not fail the call."""
+        thread = self._thread
+        if thread.trail is None and row is not None:
+            thread.trail = (row, [])
+        try:
+            self._follow(member, args, kwargs, answer)
+        except Exception as error:
+            if thread.trail is not None:
+                thread.trail[0].over, thread.trail[0].why = True, f"{type(error).__name__}: {error}"
+            thread.trail = None
+            self._family.events.emit("observer.failed", member.name, f"{type(error).__name__}: {error}")
+
     def _follow(self, member: Member, args: tuple[Any, ...], kwargs: Mapping[str, Any], answer: Any) -> None:
         """See one more call of a row that is to be wired; when it was the last, wire it."""
         thread = self._thread
-        if thread.trail is None:
-            thread.trail = (self._rows[member], [])
+        assert thread.trail is not None
         row, trail = thread.trail
-        if len(trail) >= len(row.members) or row.members[len(trail)] is not member:
+        members = row.members
+        if len(trail) >= len(members) or members[len(trail)] is not member:
             thread.trail = None
             return
         trail.append(see(member, read_call(args, kwargs), args, kwargs, answer))
-        if len(trail) < len(row.members):
+        if len(trail) < len(members):
             return
         thread.trail = None
         links, why = wire(trail)
         with row.lock:
+            if row.is_wired or row.members is not members:
+                return
             now = trail[0].call.frame, links
             row.alike = row.alike + 1 if now == (row.frame, row.links) else 1
             row.frame, row.links = now
-            if row.alike < WIRED or row.is_wired:
+            if row.alike < WIRED:
                 return
             if why:
                 self._split(row, len(links) + 1, why)
@@ -189,6 +205,9 @@ class Joins:
             row.calls += 1
             if self._clock() < row.rests_until_s:
                 return False
+            if any(c.program.mutations or c.program.has_effects for c in chain.classes):
+                row.over, row.why = True, "together they change something in place, or draw random numbers"
+                return False
             if not serves(chain):
                 return row.calls % TRY_EVERY == 0
             if row.duel is None and (not row.pays or row.calls % AGAIN == 0):
@@ -202,17 +221,17 @@ class Joins:
     def _joined(self, row: Row, chain: Member, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
         """The chain's answer to the call of a row's first part, and True; the others are promised."""
         call = read_call(args, kwargs)
-        if call.frame != row.frame:
-            self._thread.timed = None
+        states = [state_of(member) for member in row.members]
+        if call.refusal or call.frame != row.frame or not all(states):
+            self._thread.timed = None  # what a part does that is not as it was captured is done in its own call alone
             return None, False
-        weights = [state_of(member) for member in row.members]
         try:
             answers = chain.call(chain.module, args, kwargs)
         except Exception:  # whoever is at fault says so when its turn comes
             self._broke(row, "a part fails")
             return None, False
         audited = row.calls % self._family.config.audit_every == 0
-        made = promise(row.links, row.members, call, answers, weights, audited)
+        made = promise(row.links, row.members, call, answers, states, audited)
         if made is None:
             self._broke(row, "inference tensors do not tell when they are changed")
         else:

@@ -28,6 +28,7 @@ class Row:
     frame: Hashable = None
     links: tuple[Link, ...] = ()
     over: bool = False
+    gone: bool = False  # a longer one has taken its place
     alike: int = 0  # calls in a row that were wired so
     chain: Member | None = None
     duel: Duel | None = None
@@ -46,7 +47,7 @@ class Row:
 
     @property
     def is_wired(self) -> bool:
-        return self.over or self.chain is not None
+        return self.over or self.gone or self.chain is not None
 
 
 def serves(member: Member) -> bool:

@@ -79,7 +79,9 @@ def test_parts_are_joined_in_the_background() -> None:
     fast = hotfuse.compile(model, cache="off")
     events = controls(fast).events
     call_until(fast, model, lambda: events.of("parts.joined") or events.of("parts.apart"))
-    assert "Early.blocks.0 + Early.blocks.1 + Early.blocks.2" in fast.report().rows
+    (name, told), *_ = fast.report().rows.items()
+    assert name == "Early.blocks.0 + Early.blocks.1 + Early.blocks.2"
+    assert " ms joined, " in told  # it was wired, captured, proved and timed; which is faster is the machine's to say
     fast.close()
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hotfuse.adaptive.order import Chain
 
 from hotfuse.adaptive.profile import Use
 from hotfuse.adaptive.spotting import find_edits
@@ -15,6 +14,7 @@ from hotfuse.fusion.grouping import Joint
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbol
 from hotfuse.runtime.build import Unit
+from hotfuse.runtime.order import Chain
 
 L2 = 1 << 20
 SPEC = replace(host_spec(), l2_bytes=L2)

@@ -185,6 +185,113 @@ def test_attributes_and_hooks_that_change_between_calls_count(served: Served) ->
     handle.remove()
 
 
+def _around(served: Served, between: Between, times: int = 12) -> None:
+    """Calls of a joined row, with something done before its second part, and its third."""
+    joined(served)
+    served.model.between = [between]
+    served.call(X, times=times)
+    served.model.between = []
+    served.call(X, times=3)
+
+
+def test_a_state_that_a_part_is_in_only_while_it_is_called_counts(served: Served) -> None:
+    block = served.model.blocks[1]
+
+    def toggle(y: torch.Tensor) -> torch.Tensor:
+        block.scale = 2.0 if block.scale == 1.0 else 1.0  # twice in a call: it is 1.0 whenever the first part is called
+        return y
+
+    _around(served, toggle)
+    assert block.scale == 1.0
+
+
+def test_a_hook_is_called_once_for_each_call(served: Served) -> None:
+    joined(served)
+    seen: list[int] = []
+    handle = served.model.blocks[2].register_forward_hook(lambda module, args, output: seen.append(1))
+    for _ in range(5):
+        served.joins.begin()
+        served.fast(X)
+        served.joins.end()
+    assert len(seen) == 5
+    handle.remove()
+
+
+def test_modes_between_calls_count(served: Served) -> None:
+    joined(served)
+    before = torch.get_default_dtype()
+
+    def wider(y: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float64)
+        return y
+
+    served.model.between = [wider]
+    try:
+        for _ in range(3):
+            torch.set_default_dtype(before)
+            served.joins.begin()
+            answer = served.fast(X)
+            served.joins.end()
+            torch.set_default_dtype(before)
+            assert answer.dtype == served.model(X).dtype
+    finally:
+        torch.set_default_dtype(before)
+    with torch.enable_grad():
+        assert _wired([((X,), X + 1)] * 2) == "gradients are enabled"
+
+
+def test_memory_that_is_exchanged_counts(served: Served) -> None:
+    def exchange(y: torch.Tensor) -> torch.Tensor:
+        y.data = y.data * 3
+        return y
+
+    _around(served, exchange)
+
+
+def test_calls_that_are_refused_are_not_wired(served: Served) -> None:
+    def marked(y: torch.Tensor) -> torch.Tensor:
+        y.note = 1  # type: ignore[attr-defined]
+        return y
+
+    _around(served, marked)
+    y = X + 1
+    y.note = 1  # type: ignore[attr-defined]
+    assert "attributes of its own" in _wired([((X,), y), ((y,), X)])
+
+
+@dataclass
+class Both:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def test_records_are_not_wired() -> None:
+    a, b, c = (torch.randn(2) for _ in range(3))
+    assert "records" in _wired([((Both(a, b), c), c), ((c, b), a)])
+
+
+def test_what_is_not_a_number_is_no_change() -> None:
+    x, y, z = torch.randn(2), torch.full((2,), float("nan")), torch.randn(2)
+    assert _wired([((x,), y), ((y,), z)]) == ""
+
+
+def test_what_fails_while_it_is_observed_fails_no_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_joins, "see", lambda *args: 1 / 0)
+    served.call(X, times=torch_joins.LOOK_EVERY + 10)
+    assert [e.reason for e in served.events.of("observer.failed")] == ["ZeroDivisionError: division by zero"]
+    assert "ZeroDivisionError" in served.joins.told()[0][1]
+
+
+def test_a_row_that_was_wired_keeps_its_links(served: Served) -> None:
+    joined(served)
+    (row,) = served.joins._rows.values()
+    links = row.links
+    served.joins._thread.trail = (row, [])
+    served.joins._observe(row, row.members[0], (X,), {}, X)
+    served.joins.end()
+    assert row.links is links
+
+
 def test_an_audit_finds_changes_without_a_trace(served: Served) -> None:
     joined(served)
 
@@ -265,7 +372,7 @@ def _wired(calls: Any) -> str:
 
 
 def test_reasons_against_a_link() -> None:
-    x, y, z = torch.randn(3, 2, 2)
+    x, y, z = (torch.randn(2, 2) for _ in range(3))
     assert _wired([((x,), y), ((y,), z)]) == ""
     assert _wired([((x,), y), ((y, 3), z), ((z, x, y), x)]) == ""
     assert "not known when the first" in _wired([((x,), y), ((z,), x)])
