@@ -179,12 +179,12 @@ def promise(
 
 
 def state_of(member: Member) -> State:
-    """Of the classes of a part those that the part has not moved away from, and their tensors as far as changes leave a trace.
-    Where there is none the part is not what was captured, and may do anything."""
+    """Of the classes of a part that have no effects those that the part has not moved away from, and their tensors as far as
+    changes leave a trace. Where there is none the part may do anything."""
     return {
         id(served): (served.state_of_weights(), mark(served.guard.watch.tensors))
         for served in member.classes
-        if served.tier > 0 and not served.departure()
+        if served.tier > 0 and not served.program.mutations and not served.program.has_effects and not served.departure()
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -215,6 +216,24 @@ def test_a_hook_is_called_once_for_each_call(served: Served) -> None:
         served.joins.end()
     assert len(seen) == 5
     handle.remove()
+
+
+def test_a_part_that_begins_to_change_itself_does_so_once_for_each_call() -> None:
+    model = Stack(2)
+    model.blocks[1].linear = torch.nn.Sequential(torch.nn.Linear(SIZE, SIZE), torch.nn.BatchNorm1d(SIZE))
+    served = serve(model)
+    served.call(X, times=torch_joins.LOOK_EVERY + torch_joins.WIRED + 40)
+    model.train()
+    norm = model.blocks[1].linear[1]
+    twin = copy.deepcopy(model)
+    before = int(norm.num_batches_tracked)
+    for _ in range(5):
+        served.joins.begin()
+        answer = served.fast(X)
+        served.joins.end()
+        torch.testing.assert_close(answer, twin(X))
+    assert int(norm.num_batches_tracked) == before + 5
+    torch.testing.assert_close(norm.running_mean, twin.blocks[1].linear[1].running_mean)
 
 
 def test_modes_between_calls_count(served: Served) -> None:
