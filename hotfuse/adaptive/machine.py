@@ -36,7 +36,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hotfuse.adaptive.backoff import FRESH
 from hotfuse.adaptive.memory import Lesson, merged
 from hotfuse.adaptive.message import (
     Build,
@@ -79,6 +78,7 @@ from hotfuse.adaptive.state import (
 )
 from hotfuse.adaptive.target import Baked, Generic, Target
 from hotfuse.errors import VerifyError
+from hotfuse.runtime.backoff import FRESH
 
 REASON_CHARS = 400  # kept of a reason that comes from outside: a compiler may say a lot
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
-from hotfuse.adaptive.backoff import FRESH, Backoff
 from hotfuse.adaptive.target import Target
 from hotfuse.errors import ParseError
 from hotfuse.ir.record_form import read_record, write_record
+from hotfuse.runtime.backoff import FRESH, Backoff
 
 
 @dataclass(frozen=True)

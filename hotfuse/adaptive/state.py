@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hotfuse.adaptive.backoff import FRESH, Backoff
 from hotfuse.adaptive.hotness import Heat
 from hotfuse.adaptive.memory import Memory
 from hotfuse.adaptive.target import Baked, Generic, Target
+from hotfuse.runtime.backoff import FRESH, Backoff
 
 
 @dataclass(frozen=True)

@@ -47,14 +47,14 @@ def erf(x: Array, out: Array | None = None) -> Any:
         import scipy.special
 
         return scipy.special.erf(x, out=out)
-    return _quickly(_erf, x, out)
+    return _in_blocks(_erf, x, out, LONG_BLOCK)
 
 
 def gelu(x: Array, out: Array | None = None) -> Any:
     """x times the share of a normal distribution below x."""
     if x.dtype != np.float32:
         return np.multiply(erfc(x * x.dtype.type(-(0.5**0.5))), x * x.dtype.type(0.5), out=out)
-    return _quickly(_gelu, x, out)
+    return _in_blocks(_gelu, x, out, LONG_BLOCK)
 
 
 def gelu_by_tanh(x: Array, out: Array | None = None) -> Any:
@@ -63,7 +63,7 @@ def gelu_by_tanh(x: Array, out: Array | None = None) -> Any:
     if x.dtype != np.float32:
         inner = kind(_STEEP) * (x + kind(_CUBE) * x * x * x)
         return np.multiply(kind(0.5) * x, kind(1) + np.tanh(inner), out=out)
-    return _quickly(_gelu_by_tanh, x, out)
+    return _in_blocks(_gelu_by_tanh, x, out, LONG_BLOCK)
 
 
 def erfc(x: Array) -> Any:
@@ -72,7 +72,7 @@ def erfc(x: Array) -> Any:
         import scipy.special
 
         return scipy.special.erfc(x)
-    return _in_blocks(_erfc, x, None)
+    return _in_blocks(_erfc_block, x, None)
 
 
 def ndtr(x: Array) -> Any:
@@ -81,19 +81,30 @@ def ndtr(x: Array) -> Any:
         import scipy.special
 
         return scipy.special.ndtr(x)
-    return _in_blocks(lambda block: 0.5 * _erfc(block * -(0.5**0.5)), x, None)
+    return _in_blocks(_ndtr_block, x, None)
 
 
-def _in_blocks(function: Any, x: Array, out: Array | None) -> Array:
+def _in_blocks(write: Any, x: Array, out: Array | None, size: int = BLOCK) -> Array:
+    """What `write` writes for each block of so many elements, with three more blocks of memory to work in."""
     result = np.empty(x.shape, x.dtype) if out is None else out
     given = np.ascontiguousarray(x).reshape(-1)
     made = result.reshape(-1) if result.flags.c_contiguous else np.empty(given.shape, x.dtype)
+    memory = np.empty((3, min(size, given.size)), np.float32)
     with np.errstate(all="ignore"):
-        for first in range(0, given.size, BLOCK):
-            made[first : first + BLOCK] = function(given[first : first + BLOCK].astype(np.float64))
+        for first in range(0, given.size, size):
+            block = given[first : first + size]
+            write(block, made[first : first + size], *memory[:, : block.size])
     if not result.flags.c_contiguous:
         result[...] = made.reshape(x.shape)
     return result
+
+
+def _erfc_block(x: Array, out: Array, *memory: Array) -> None:
+    out[...] = _erfc(x.astype(np.float64))
+
+
+def _ndtr_block(x: Array, out: Array, *memory: Array) -> None:
+    out[...] = 0.5 * _erfc(x.astype(np.float64) * -(0.5**0.5))
 
 
 def _erfc(x: Array) -> Array:
@@ -104,21 +115,6 @@ def _erfc(x: Array) -> Array:
     power -= z
     t *= np.exp(power, out=power)
     return np.where(x < 0, 2 - t, t)
-
-
-def _quickly(function: Any, x: Array, out: Array | None) -> Array:
-    """A function that writes the results for a block, with three blocks of memory to work in."""
-    result = np.empty(x.shape, x.dtype) if out is None else out
-    given = np.ascontiguousarray(x).reshape(-1)
-    made = result.reshape(-1) if result.flags.c_contiguous else np.empty(given.shape, x.dtype)
-    memory = np.empty((3, min(LONG_BLOCK, given.size)), np.float32)
-    with np.errstate(all="ignore"):
-        for first in range(0, given.size, LONG_BLOCK):
-            block = given[first : first + LONG_BLOCK]
-            function(block, made[first : first + LONG_BLOCK], *memory[:, : block.size])
-    if not result.flags.c_contiguous:
-        result[...] = made.reshape(x.shape)
-    return result
 
 
 def _gelu(x: Array, out: Array, a: Array, u: Array, e: Array) -> None:

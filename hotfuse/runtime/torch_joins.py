@@ -203,7 +203,7 @@ class Joins:
         """Whether the chain of a row answers the next call."""
         with row.lock:
             row.calls += 1
-            if self._clock() < row.rests_until_s:
+            if not row.rest.is_over(self._clock()):
                 return False
             if any(c.program.mutations or c.program.has_effects for c in chain.classes):
                 row.over, row.why = True, "together they change something in place, or draw random numbers"
@@ -298,11 +298,10 @@ class Joins:
 
     def _rest(self, row: Row, why: str) -> None:
         """Called under the row's lock."""
-        rest_s = min(REST_S * 2.0 ** min(row.rests, 16), MOST_REST_S)
-        row.rests += 1
+        now_s = self._clock()
+        row.rest = row.rest.longer(now_s, REST_S, MOST_REST_S)
         row.pays, row.duel, row.why = False, None, why
-        row.rests_until_s = self._clock() + rest_s
-        self._family.events.emit("parts.apart", row.name, f"{why}; again in {rest_s:.0f} s")
+        self._family.events.emit("parts.apart", row.name, f"{why}; again in {row.rest.until_s - now_s:.0f} s")
 
     def told(self) -> tuple[tuple[str, str], ...]:
         """Every row: its parts, and what became of it."""
@@ -311,7 +310,7 @@ class Joins:
         return tuple((row.name, self._state(row)) for row in rows)
 
     def _state(self, row: Row) -> str:
-        if row.over or self._clock() < row.rests_until_s:
+        if row.over or not row.rest.is_over(self._clock()):
             return f"apart: {row.why}"
         if row.pays:
             return f"joined: {row.frequency}; {row.why}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hotfuse.locks import make_lock
+from hotfuse.runtime.backoff import FRESH, Backoff
 from hotfuse.runtime.torch_chain import Link
 from hotfuse.runtime.turns import Duel
 
@@ -36,8 +37,7 @@ class Row:
     calls: int = 0
     kept: int = 0
     broken: int = 0
-    rests: int = 0
-    rests_until_s: float = 0.0
+    rest: Backoff = FRESH
     why: str = ""
     lock: threading.Lock = field(default_factory=make_lock)
 

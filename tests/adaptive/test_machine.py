@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import pytest
 
-from hotfuse.adaptive.backoff import Backoff
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.memory import Lesson, Memory, read_memory, write_memory
 from hotfuse.adaptive.message import (
@@ -38,6 +37,7 @@ from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split
 from hotfuse.errors import VerifyError
 from hotfuse.ir.record_form import read_record, write_record
+from hotfuse.runtime.backoff import Backoff
 from tests.adaptive.story import Story, kinds, serving_generic
 
 GENERIC = Generic()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hotfuse.adaptive.backoff import Backoff
 from hotfuse.adaptive.memory import Lesson, Memory, read_memory, write_memory
 from hotfuse.adaptive.message import Called, Decision, Disproved, Event, Prove
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import ParseError
 from hotfuse.ir.record_form import read_record, write_record
+from hotfuse.runtime.backoff import Backoff
 
 
 def test_back_off_doubles_up_to_a_bound() -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotfuse.adaptive.backoff import Backoff
 from hotfuse.adaptive.memory import Lesson, Memory, merged
 from hotfuse.adaptive.remembered import FOLDER, MOST_BYTES, memory_key, read_remembered, remember
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
@@ -21,6 +20,7 @@ from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import F32, tensor
+from hotfuse.runtime.backoff import Backoff
 
 NOW_S = 100.0
 WRONG = Memory(

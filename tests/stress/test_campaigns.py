@@ -12,8 +12,8 @@ import pytest
 import hotfuse
 from benchmarks import compile_faults, false_alarms, shapes, swaps
 from hotfuse import stress
-from hotfuse.adaptive.backoff import Backoff
 from hotfuse.runtime import faults
+from hotfuse.runtime.backoff import Backoff
 from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
 
