@@ -3,10 +3,11 @@ broken: each of the defects planted here breaks one."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
 import types
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-import hotfuse.adaptive.machine
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.message import (
     Build,
@@ -44,7 +44,14 @@ from hotfuse.ir.record_form import read_record, write_record
 from tests.adaptive.laws import Witness
 from tests.adaptive.story import Job, good_answer
 
-FOLDER = Path(hotfuse.adaptive.machine.__file__).parent
+MODULES = (  # what the machine is made of, in the order of their imports
+    "hotfuse.runtime.backoff",
+    "hotfuse.adaptive.hotness",
+    "hotfuse.adaptive.memory",
+    "hotfuse.adaptive.state",
+    "hotfuse.adaptive.promotion",
+    "hotfuse.adaptive.machine",
+)
 MACHINE = types.SimpleNamespace(start=start, step=step, Rules=Rules)
 
 ROOMY = {"forms": 4, "baked": 2, "edits": 2, "shadow_calls": 2, "back_off_s": 4.0, "most_back_off_s": 20.0}
@@ -296,13 +303,13 @@ def mutant(file: str, there: str, instead: str) -> Any:
     """The machine with a defect: its modules are loaded again, one of them from other text."""
     loaded: dict[str, types.ModuleType] = {}
     with mock.patch.dict(sys.modules):
-        for name in ("backoff", "hotness", "memory", "state", "promotion", "machine"):
-            text = (FOLDER / f"{name}.py").read_text()
+        for module_name in MODULES:
+            name = module_name.rpartition(".")[2]
+            text = inspect.getsource(importlib.import_module(module_name))
             if name == file:
                 assert text.count(there) == 1, f"{there!r} stands in {file} {text.count(there)} times"
                 text = text.replace(there, instead)
-            module = types.ModuleType(f"hotfuse.adaptive.{name}")
-            sys.modules[module.__name__] = loaded[name] = module
+            sys.modules[module_name] = loaded[name] = module = types.ModuleType(module_name)
             exec(compile(text, name, "exec"), module.__dict__)
     return types.SimpleNamespace(start=loaded["state"].start, step=loaded["machine"].step, Rules=loaded["state"].Rules)
 
