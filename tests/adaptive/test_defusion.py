@@ -27,17 +27,17 @@ from hotfuse.runtime.session import Session
 from tests.adaptive.test_session_subject import feed, is_fused, model, want
 
 CALLS = 200
+TICKS_PER_MS = 2_500_000  # of the cycle counter, more or less
 WASTE = """
+declare i64 @llvm.readcyclecounter()
 define internal void @waste() noinline optnone {
 entry:
-  %place = alloca i64
-  store volatile i64 0, ptr %place
+  %begin = call i64 @llvm.readcyclecounter()
   br label %turn
 turn:
-  %count = load volatile i64, ptr %place
-  %next = add i64 %count, 1
-  store volatile i64 %next, ptr %place
-  %more = icmp ult i64 %next, TURNS
+  %now = call i64 @llvm.readcyclecounter()
+  %spent = sub i64 %now, %begin
+  %more = icmp ult i64 %spent, TICKS
   br i1 %more, label %turn, label %done
 done:
   ret void
@@ -45,13 +45,13 @@ done:
 """
 
 
-def slow(program: TileProgram, turns: int) -> bytes:
-    """Code of a program that does the same, after a millisecond or more in which every task does nothing."""
+def slow(program: TileProgram, waste_ms: int) -> bytes:
+    """Code of a program that does the same, after milliseconds in which every task does nothing."""
     spec = host_spec()
     text = emit(program, spec.vector_bytes // 4, spec.isa)
     spun = re.sub(r"(define [^{]*@body[^{]*\{\nentry:\n)", r"\1  call void @waste()\n", text, count=1)
     assert spun != text
-    return compile_ir(spun + WASTE.replace("TURNS", str(turns)), spec)
+    return compile_ir(spun + WASTE.replace("TICKS", str(waste_ms * TICKS_PER_MS)), spec)
 
 
 @pytest.fixture(params=[1])
@@ -67,14 +67,14 @@ def rules(session: Session, **changes: Any) -> None:
     controller._state = replace(controller._state, rules=replace(controller._state.rules, **changes))
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any, turns: int = 1_000_000) -> None:
+def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any, waste_ms: int = 1) -> None:
     original = Making._built
 
     def built(self: Any, decision: Any, sizes: Any, result: Any) -> None:
         if not isinstance(result, BaseException):
             programs = result.build.programs
             objects = [
-                slow(p, turns) if is_slow(decision.target, p) else o for p, o in zip(programs, result.objects, strict=True)
+                slow(p, waste_ms) if is_slow(decision.target, p) else o for p, o in zip(programs, result.objects, strict=True)
             ]
             result = replace(result, objects=tuple(objects))
         original(self, decision, sizes, result)
@@ -119,12 +119,12 @@ def test_generic_kernels_that_are_slower_than_the_original_go_again(session: Ses
 
 def test_a_slow_group_is_spotted_in_traces_and_taken_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """All is slow here but what is taken apart; that the whole does not pay either is not to be found first."""
-    plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product", 10_000_000)
+    plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product", 20)
     ask = contests.Contests.ask
     monkeypatch.setattr(contests.Contests, "ask", lambda self, m: None if isinstance(m.target, Generic) else ask(self, m))
     calls_until(session, lambda: is_fused(session), 100_000)
     began = session.calls
-    calls_until(session, lambda: any(isinstance(t, Split) for t in lineup(session)), 100_000)
+    calls_until(session, lambda: any(isinstance(t, Split) for t in lineup(session)), CALLS)
     assert "should take" in session.events.of("tier.spotted")[0].reason
     (edit,) = (t for t in lineup(session) if isinstance(t, Split))
     calls_until(session, lambda: measured(session, edit), 1000)
