@@ -18,6 +18,8 @@ second-level cache (of k x n weights b and m x k rows a, with panels of `panel` 
     panels outside:  b once, and a for every panel, unless a core's half of the cache holds all of a
     chunks outside:  a once, and b for every chunk
 
+Where m is not known, chunks of rows that this half holds are outside: as long as there is one chunk, b moves once all the same.
+
 Chains. Products that read each other's rows, and norms between them, may run as one, a few rows at a time, so that what they
 hand on never leaves the core. Every task then goes through all weights of the chain. That pays where these stay in the
 second-level cache: a chain has weights of at most half of it. Larger ones would be fetched again for every few rows, which is
@@ -42,6 +44,10 @@ LINE = 64
 BLOCK_VECTORS = 4  # of a long row at a time: enough independent work to hide the latency of each
 CHAIN_TILES = 2  # tiles of rows in a task of a chain
 CHUNK_TILES = 8  # tiles of rows in a task
+LEAST_TILES, MOST_TILES = (
+    4,
+    16,
+)  # where rows are not counted: fewer fetch weights too often, more idle cores
 WHOLE_VECTORS = 24  # of a short row, which is then one block
 
 
@@ -123,8 +129,12 @@ def order_product(body: Body, product: Product, spec: Spec, link: int | None = N
     tile = f"{rows} x {width} accumulators of {spec.vector_registers} registers"
     if link is not None:
         return ProductOrder(rows, link, True, f"{tile}; a link of a chain, {link} rows at a time: its weights stay near")
+    if not isinstance(m, int) and isinstance(product.length, int):
+        fitting = spec.l2_bytes // 2 // (size * max(1, product.length * rows))
+        chunk = rows * min(max(LEAST_TILES, fitting), MOST_TILES)
+        return ProductOrder(rows, chunk, False, f"{tile}; chunks of {chunk} rows outside: the cache holds them")
     if not (isinstance(m, int) and isinstance(panels, int) and isinstance(product.length, int) and isinstance(width, int)):
-        return ProductOrder(rows, chunk, True, f"{tile}; panels outside, as rows are not known and weights move once then")
+        return ProductOrder(rows, chunk, True, f"{tile}; panels outside, as sizes are not known and weights move once then")
     a, b = m * product.length * size, product.length * panels * width * size
     inside = b + (a if a <= spec.l2_bytes // 2 else a * panels)
     outside = a + b * -(-m // chunk)

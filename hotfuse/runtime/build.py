@@ -132,12 +132,17 @@ def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant]) -> dict[str, 
         breathe()
         record = OPS[node.op]
         assert record.reference is not None
+        room = {}
+        if record.writes_out and node.outputs[0] in places:
+            type = prepare.type(node.outputs[0])
+            assert isinstance(type, TensorType)
+            room = {"out": shelf.place(places[node.outputs[0]], type.dtype.numpy, type.sizes)}
         with np.errstate(all="ignore"):
-            made = record.reference(*(None if n is None else known[n].glance() for n in node.inputs), **node.attrs)
+            made = record.reference(*(None if n is None else known[n].glance() for n in node.inputs), **room, **node.attrs)
         results = made if isinstance(made, (tuple, list)) else (made,)
         for name, result in zip(node.outputs, results, strict=False):
             array = np.asarray(result)
-            known[name] = Constant.of(immutable(shelf.put(places[name], array) if name in places else array))
+            known[name] = Constant.of(immutable(shelf.put(places[name], array) if name in places and not room else array))
         for name in dict.fromkeys(node.uses):
             left[name] -= 1
             if not left[name] and not record.view and name in constants:

@@ -6,7 +6,8 @@ of one weight is the beginning of the next (`codegen/lower_gemm`). Together that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,26 +31,23 @@ class Shelf:
         self._sizes = list(sizes)
         self._block = aligned_block(max(1, int(ends[-1])), HUGE_BYTES)
 
-    def place(self, number: int) -> Array:
-        """The bytes of one place."""
+    def place(self, number: int, dtype: Any, shape: Sequence[int]) -> Array:
+        """One place, as an array."""
         start = self._starts[number]
-        return self._block[start : start + self._sizes[number]]
+        found: Array = self._block[start : start + self._sizes[number]].view(dtype).reshape(shape)
+        return found
 
     def put(self, number: int, array: Array) -> Array:
-        """A copy of an array, at its place."""
-        copy = self.place(number).view(array.dtype).reshape(array.shape)
+        """A copy of an array, at its place; piece by piece."""
+        copy = self.place(number, array.dtype, array.shape)
         if array.flags.c_contiguous:
-            self.fill(number, array.reshape(-1).view(np.uint8))
+            source, target = (a.reshape(-1).view(np.uint8) for a in (array, copy))
+            for begin in range(0, len(source), PIECE_BYTES):
+                target[begin : begin + PIECE_BYTES] = source[begin : begin + PIECE_BYTES]
+                breathe()
         else:
             copy[...] = array
         return copy
-
-    def fill(self, number: int, data: Array) -> None:
-        """Copy bytes to a place, piece by piece."""
-        place = self.place(number)
-        for begin in range(0, len(data), PIECE_BYTES):
-            place[begin : begin + PIECE_BYTES] = data[begin : begin + PIECE_BYTES]
-            breathe()
 
 
 def in_order_of_use(graph: Graph, names: Collection[str]) -> list[str]:
@@ -57,3 +55,13 @@ def in_order_of_use(graph: Graph, names: Collection[str]) -> list[str]:
     wanted = set(names)
     used = (name for node in graph.nodes for name in node.uses if name in wanted)
     return list(dict.fromkeys((*used, *names)))
+
+
+def without_packing(prepare: Graph) -> tuple[Graph, tuple[Mapping[str, Any] | None, ...]]:
+    """A graph that stops short of packing, and how each output is to be packed: panels are written right onto a shelf."""
+    packs = {node.outputs[0]: node for node in prepare.nodes if node.op == "pack" and node.outputs[0] not in prepare.consumers}
+    columns = {name: node.inputs[0] or "" for name, node in packs.items()}
+    nodes = tuple(node for node in prepare.nodes if node.outputs[0] not in packs)
+    outputs = tuple(columns.get(name, name) for name in prepare.outputs)
+    how = tuple(packs[name].attrs if name in packs else None for name in prepare.outputs)
+    return replace(prepare, nodes=nodes, outputs=outputs), how

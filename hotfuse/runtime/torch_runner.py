@@ -21,14 +21,17 @@ import torch
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError
 from hotfuse.frontends.torch_program import CapturedProgram
+from hotfuse.frontends.torch_tensor import to_numpy, to_torch
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
+from hotfuse.ir.ops.panels import pack
 from hotfuse.ir.plan import trivial_plan
+from hotfuse.ir.types import TensorType
 from hotfuse.pace import Pace, breathe, going_at
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.shared_values import value_keys
-from hotfuse.runtime.shelf import Shelf, in_order_of_use
+from hotfuse.runtime.shelf import Shelf, in_order_of_use, without_packing
 from hotfuse.runtime.torch_call import as_input, run_program
 from hotfuse.runtime.torch_engine import TORCH
 from hotfuse.runtime.weights import PreparedWeights
@@ -79,15 +82,8 @@ class Runner:
         if like is not None and like.hoisted is self.hoisted:
             self.prepared = like.prepared
         elif self.hoisted.prepare is not None:
-            prepare = Executor(trivial_plan(self.hoisted.prepare), TORCH, config)
             keys = functools.partial(value_keys, self.hoisted.prepare)
-            order = in_order_of_use(self.hoisted.main, prepared)
-            turns = [prepared.index(name) for name in order]
-            self.prepared = PreparedWeights(
-                lambda tensors: _shelved(prepare.run(list(tensors), pace=breathe), turns),
-                config.audit_every,
-                keys,
-            )
+            self.prepared = PreparedWeights(_preparer(self.hoisted, self.hoisted.prepare, config), config.audit_every, keys)
         self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
         self._resting = False
 
@@ -195,13 +191,27 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: [values[i] for i in places]
 
 
-def _shelved(tensors: list[torch.Tensor], turns: Sequence[int]) -> list[torch.Tensor]:
-    """The tensors on one shelf, in this order; each original is let go as soon as it is copied."""
-    shelf = Shelf([tensors[i].numel() * tensors[i].element_size() for i in turns])
-    for number, i in enumerate(turns):
-        shelf.fill(number, tensors[i].contiguous().view(-1).view(torch.uint8).numpy())
-        tensors[i] = torch.from_numpy(shelf.place(number)).view(tensors[i].dtype).view(tensors[i].shape)
-    return tensors
+def _preparer(hoisted: Hoisted, prepare: Graph, config: Config) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """What is prepared from weights, on one shelf, in the order of use; each original is let go as soon as it is copied."""
+    graph, packing = without_packing(prepare)
+    executor = Executor(trivial_plan(graph), TORCH, config)
+    order = in_order_of_use(hoisted.main, hoisted.prepared)
+    types = {name: type for name in order if isinstance(type := prepare.type(name), TensorType)}
+    places = [hoisted.prepared.index(name) for name in order]
+
+    def make(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        tensors = executor.run(list(weights), sharing=range(len(places)), pace=breathe)
+        shelf = Shelf([types[name].nbytes for name in order])
+        for number, (name, i) in enumerate(zip(order, places, strict=True)):
+            how, array = packing[i], to_numpy(tensors[i])
+            if how is not None:
+                array = pack(array, shelf.place(number, array.dtype, types[name].sizes), **how)
+            else:
+                array = shelf.put(number, array)
+            tensors[i] = to_torch(array)
+        return tensors
+
+    return make
 
 
 def _executor(hoisted: Hoisted, config: Config) -> Executor:

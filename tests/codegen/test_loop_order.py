@@ -7,7 +7,16 @@ import dataclasses
 import pytest
 
 from hotfuse.codegen.body import Body, Fold, Given, Lookup, Product, Read, Scan, Step, Write
-from hotfuse.codegen.loop_order import CHUNK_TILES, WHOLE_VECTORS, RowOrder, order_product, order_rows, tile_of
+from hotfuse.codegen.loop_order import (
+    CHUNK_TILES,
+    LEAST_TILES,
+    MOST_TILES,
+    WHOLE_VECTORS,
+    RowOrder,
+    order_product,
+    order_rows,
+    tile_of,
+)
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_rows import lower_rows
 from hotfuse.codegen.tile import For, Load, Store, TileProgram, walk
@@ -244,10 +253,19 @@ def test_rows_that_do_not_fit_are_fetched_for_every_panel() -> None:
     assert order_product(*product(48, 1, 16, 4096), AVX2).panels_outside
 
 
-def test_unknown_rows_let_weights_move_once() -> None:
-    order = order_product(*product(M, 64, 16, 256), AVX2)
+@pytest.mark.parametrize(("k", "tiles"), [(16, MOST_TILES), (512, 10), (65536, LEAST_TILES)])
+def test_rows_that_are_not_counted_come_in_chunks_that_the_cache_holds(k: int, tiles: int) -> None:
+    order = order_product(*product(M, 64, 16, k), AVX2)
+    assert (order.chunk, order.panels_outside) == (6 * tiles, False)
+    assert f"chunks of {6 * tiles} rows outside: the cache holds them" in order.reason
+    fits = order.chunk * k * 4 <= AVX2.l2_bytes // 2
+    assert fits == (tiles != LEAST_TILES)
+
+
+def test_sums_of_unknown_length_let_weights_move_once() -> None:
+    order = order_product(*product(M, 64, 16, M), AVX2)
     assert (order.chunk, order.panels_outside) == (6 * CHUNK_TILES, True)
-    assert "panels outside, as rows are not known and weights move once then" in order.reason
+    assert "panels outside, as sizes are not known and weights move once then" in order.reason
 
 
 @pytest.mark.parametrize(("m", "chunk"), [(1, 6), (7, 12), (1000, 48)])

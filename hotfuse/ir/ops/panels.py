@@ -35,12 +35,12 @@ def packed_columns(n: Dim, panel: int, last: int) -> Dim:
     return whole_panels(n, panel, last) * panel + (0 if last == panel else last)
 
 
-def pack(y: Array, *, panel: int, last: int) -> Array:
+def pack(y: Array, out: Array | None = None, *, panel: int, last: int) -> Array:
     *batch, k, n = y.shape
     whole = n // panel
     columns = packed_columns(n, panel, last)
     assert isinstance(columns, int)
-    result = _aligned((*batch, k * columns), y.dtype)
+    result = _aligned((*batch, k * columns), y.dtype) if out is None else out
     split = whole * panel * k
     target = result[..., :split].reshape(*batch, whole, k, panel)
     source = np.moveaxis(y[..., : whole * panel].reshape(*batch, k, whole, panel), -3, -2)
