@@ -14,7 +14,7 @@ from hotfuse.errors import InvalidModel
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.passes import optimize
-from hotfuse.runtime.binding import check_static_sizes
+from hotfuse.runtime.concrete import check_static_sizes
 from hotfuse.runtime.feeds import Signature
 from hotfuse.runtime.numpy_engine import NUMPY, copied_ahead
 from hotfuse.runtime.overrides import Overrides

@@ -63,7 +63,7 @@ class ClassSubject:
 
     def called(self, call: Call, served: ServedClass, seconds: float) -> None:
         special, self._last = self._serving.special, call.shapes
-        self._sample.offer(call.shapes, lambda: self._take(call))
+        self._sample.offer(call.shapes, seconds, lambda: self._take(call))
         self.controller.note(call.shapes, served.tier, seconds)
         if isinstance(special, Duel):
             special.note(served, seconds)

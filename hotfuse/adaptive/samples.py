@@ -1,5 +1,8 @@
 """Samples: the inputs of one real call, copied when somebody wants to prove something on them.
 
+A proof takes some times what the call took, so of calls of any form a shorter one takes the place of a long one that was here
+first: not a very short one, in which kernels would do little.
+
 State: the form that is wanted, and the sample, until it is let go. Callers take it from any thread: two may copy at once, and
 one copy is kept.
 """
@@ -11,6 +14,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+LONG_S = 0.1  # of a call: a shorter one is preferred,
+SHORTER, SHORTEST = 0.5, 0.25  # of that time
+
 
 class Sample(Generic[T]):
     """Of calls of any form, to begin with."""
@@ -18,14 +24,18 @@ class Sample(Generic[T]):
     def __init__(self) -> None:
         self._wanted: tuple[Hashable | None] | None = (None,)
         self._taken: tuple[Hashable, T] | None = None
+        self._long_s = 0.0  # what the call took, if a shorter one would do as well
 
-    def offer(self, form: Hashable, copy: Callable[[], T | None]) -> None:
-        """A call of a form is here. It is copied if it is wanted; None: it is too large."""
-        wanted = self._wanted
+    def offer(self, form: Hashable, seconds: float, copy: Callable[[], T | None]) -> None:
+        """A call of a form is here, which took a time. It is copied if it is wanted; None: it is too large."""
+        wanted, long_s = self._wanted, self._long_s
+        if long_s and SHORTEST * long_s <= seconds <= SHORTER * long_s:
+            wanted = (None,)
         if wanted is not None and wanted[0] in (None, form):
             taken = copy()
             if taken is not None:
                 self._wanted, self._taken = None, (form, taken)
+                self._long_s = seconds if wanted[0] is None and seconds > LONG_S else 0.0
 
     @property
     def taken(self) -> T | None:
@@ -37,8 +47,8 @@ class Sample(Generic[T]):
         taken = self._taken
         if taken is not None and form in (None, taken[0]):
             return taken[1]
-        self._wanted = (form,)
+        self._wanted, self._long_s = (form,), 0.0
         return None
 
     def forget(self) -> None:
-        self._wanted = self._taken = None
+        self._wanted, self._taken, self._long_s = None, None, 0.0

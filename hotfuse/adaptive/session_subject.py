@@ -69,7 +69,7 @@ class SessionSubject:
 
     def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
         form, special, session = _form(given), self._special, self._session
-        self._sample.offer(form, lambda: self._copied(given))
+        self._sample.offer(form, seconds, lambda: self._copied(given))
         calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)

@@ -96,7 +96,7 @@ class Watch:
 
 def form_sizes(graph: Graph, form: Hashable) -> dict[str, int] | None:
     """The sizes of a form that is the shapes of a graph's inputs; None if it is not."""
-    from hotfuse.runtime.binding import learned_sizes
+    from hotfuse.runtime.concrete import learned_sizes
 
     if not isinstance(form, tuple) or len(form) != len(graph.inputs):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.ir.dim import Dim
@@ -16,12 +17,12 @@ class Recipe:
     arguments: tuple[str, ...]
     sizes: tuple[Dim, ...]
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         kinds = [b.kind for b in self.program.arguments]
         return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "output")
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         kinds = [b.kind for b in self.program.arguments]
         return tuple(a for a, kind in zip(self.arguments, kinds, strict=True) if kind == "input")

@@ -12,7 +12,7 @@ Nothing here is changed after it is made. An edit is `dataclasses.replace`, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -45,6 +45,11 @@ class Attrs(dict[str, Any]):
 
 def _hashable(value: Any) -> Any:
     return repr(value) if isinstance(value, (dict, list, np.ndarray)) else value
+
+
+def _told_apart(value: Any) -> Any:
+    """Equal only for values of the same type: 1, 1.0 and True are three."""
+    return tuple(map(_told_apart, value)) if isinstance(value, tuple) else (type(value), value)
 
 
 NO_ATTRS = Attrs()
@@ -150,6 +155,21 @@ class Graph:
             for name in dict.fromkeys(node.uses):
                 found.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """A number for each node, the same for those with the same operator, attributes and declared results."""
+        numbers: dict[Hashable, int] = {}
+        return tuple(numbers.setdefault(self._kind(node), len(numbers)) for node in self.nodes)
+
+    def _kind(self, node: Node) -> Hashable:
+        results = tuple((self.values[n].type, self.values[n].device) for n in node.outputs)
+        key = (node.op, len(node.inputs), results, tuple((k, _told_apart(v)) for k, v in sorted(node.attrs.items())))
+        try:
+            hash(key)
+        except TypeError:  # an array: nobody looks at its elements
+            return node.id
+        return node.id if node.graphs else key
 
     @cached_property
     def by_id(self) -> Mapping[str, Node]:

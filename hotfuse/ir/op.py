@@ -12,7 +12,6 @@ memory planned for it. One marked `view` may return memory shared with its first
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -75,11 +74,12 @@ class FreshSymbols:
     """Hands out symbols for sizes that only running the model reveals: `?0`, `?1`, ..."""
 
     def __init__(self, prefix: str = "?") -> None:
-        self._numbers = itertools.count()
+        self.count = 0  # of those handed out
         self._prefix = prefix
 
     def __call__(self) -> Dim:
-        return symbol(f"{self._prefix}{next(self._numbers)}")
+        self.count += 1
+        return symbol(f"{self._prefix}{self.count - 1}")
 
 
 @dataclass(slots=True)

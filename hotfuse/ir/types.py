@@ -136,10 +136,12 @@ class TensorType:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape as plain numbers."""
-        found = tuple(d for d in self.shape or () if isinstance(d, int))
-        if self.shape is None or len(found) != len(self.shape):
-            raise DimError(f"the sizes of {self} are not all known")
-        return found
+        if self.shape is None:
+            raise DimError(f"the sizes of {self} are not known")
+        for dim in self.shape:
+            if not isinstance(dim, int):
+                raise DimError(f"the sizes of {self} are not all known")
+        return self.shape  # type: ignore[return-value]
 
     @property
     def nbytes(self) -> int:

@@ -27,7 +27,7 @@ from hotfuse.ir.types import STRING, TensorType, Type
 from hotfuse.pace import Pace, breathe, going_at, hurry
 from hotfuse.passes.fold import immutable
 from hotfuse.passes.hoist import Hoisted
-from hotfuse.runtime.binding import concrete_attrs, concrete_type, learned_sizes
+from hotfuse.runtime.concrete import concrete_attrs, concrete_type, learned_sizes
 from hotfuse.runtime.shelf import Shelf, in_order_of_use
 
 LARGE_BYTES = 64 * 1024  # constants of this size and more are weights of a skeleton

@@ -24,7 +24,8 @@ from hotfuse.ir.plan import Plan, trivial_plan
 from hotfuse.ir.types import Type
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace
-from hotfuse.runtime.binding import BoundPlan, Step, bind, check_size
+from hotfuse.runtime.binding import BoundPlan, Step, bind
+from hotfuse.runtime.concrete import check_size
 from hotfuse.runtime.engine import Engine, RunGraph
 from hotfuse.runtime.memory import Arena, ArenaPool
 

@@ -23,8 +23,9 @@ from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
 from hotfuse.passes.dead_code import has_effect
 from hotfuse.passes.rewrite import is_pure
-from hotfuse.runtime.binding import BoundPlan, assemble, check_size, concrete_values, learned_sizes, settled_values
+from hotfuse.runtime.binding import BoundPlan, assemble, settled_values
 from hotfuse.runtime.build import Unit
+from hotfuse.runtime.concrete import check_size, concrete_values, learned_sizes
 from hotfuse.runtime.driver import get_driver
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.kernels import Kernel
@@ -126,8 +127,9 @@ class NativeBinder:
             fixed = {name: value for name in read if (value := settled(name)) is not None}
             inputs = [name for name in read if name not in fixed]
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
-            for name, type in types.items():
-                _same_sizes(name, graph.values[name].type, type, sizes)
+            pairs = {(graph.values[name].type, type): name for name, type in types.items()}  # those of layers are the same
+            for (declared, type), name in pairs.items():
+                _same_sizes(name, declared, type, sizes)
             work = sum(int(evaluate(flops, sizes)) for n in natives for flops in n.flops)
             team = threads if work > (BESIDE if self._has_rival else ALONE) else 1
             made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team, self._pool)

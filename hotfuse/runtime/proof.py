@@ -30,8 +30,8 @@ from hotfuse.ir.op import OPS
 from hotfuse.ir.types import SizeType, TensorType, Type
 from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted
-from hotfuse.runtime.binding import check_size, concrete_attrs, concrete_type, concrete_values, learned_sizes
 from hotfuse.runtime.build import Build, Unit
+from hotfuse.runtime.concrete import check_size, concrete_attrs, concrete_type, concrete_values, learned_sizes
 from hotfuse.runtime.driver import Driver, get_driver
 from hotfuse.runtime.exact import is_float
 from hotfuse.runtime.kernels import Kernel

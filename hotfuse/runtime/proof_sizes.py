@@ -18,7 +18,7 @@ from hotfuse.errors import DimError
 from hotfuse.ir.dim import evaluate, symbols_of
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import Shape, TensorType, type_of
-from hotfuse.runtime.binding import learned_sizes
+from hotfuse.runtime.concrete import learned_sizes
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, Array]

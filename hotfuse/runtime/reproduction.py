@@ -25,8 +25,8 @@ from hotfuse.ir.dim import Dim, Expr, Symbol, symbol, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.types import I64, SizeType, TensorType, Type, tensor, type_of
 from hotfuse.passes.hoist import Hoisted
-from hotfuse.runtime.binding import learned_sizes
 from hotfuse.runtime.build import Build, Unit
+from hotfuse.runtime.concrete import learned_sizes
 from hotfuse.runtime.unit_proof import Subject
 
 Array = np.ndarray[Any, Any]

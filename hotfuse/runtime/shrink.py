@@ -23,8 +23,8 @@ from hotfuse.errors import HotfuseError
 from hotfuse.ir.dim import evaluate, symbols_of
 from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.types import TensorType
-from hotfuse.runtime.binding import concrete_attrs
 from hotfuse.runtime.build import Unit
+from hotfuse.runtime.concrete import concrete_attrs
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.exact import is_float, run_nodes
 from hotfuse.runtime.kernels import Kernel

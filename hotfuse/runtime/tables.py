@@ -90,17 +90,13 @@ def bind(
 ) -> tuple[Bound, ...]:
     """Tables and barriers. A barrier belongs to the step before it."""
 
-    def span(name: str) -> tuple[str, int, int]:
-        if name in inner:
-            return "", inner[name], inner[name] + max(1, types[name].nbytes)
-        return name, 0, 1
-
+    spans = {name: ("", start, start + max(1, types[name].nbytes)) for name, start in inner.items()}
     made: list[Bound] = []
     read: set[tuple[str, int, int]] = set()
     written: set[tuple[str, int, int]] = set()
     for part, own in zip(parts, figures, strict=True):
         recipe = part.recipe
-        reads, writes = {span(n) for n in recipe.reads}, {span(n) for n in recipe.writes}
+        reads, writes = ({spans.get(n) or (n, 0, 1) for n in names} for names in (recipe.reads, recipe.writes))
         if made and (_meet(reads, written) or _meet(writes, written) or _meet(writes, read)):
             made[-1] = replace(made[-1], barrier=True)
             read, written = set(), set()

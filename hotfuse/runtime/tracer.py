@@ -22,7 +22,8 @@ from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.metadata import Cost, bytes_of, cost_of
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import TensorType, Type
-from hotfuse.runtime.binding import BoundPlan, Step, learned_sizes
+from hotfuse.runtime.binding import BoundPlan, Step
+from hotfuse.runtime.concrete import learned_sizes
 from hotfuse.runtime.driver import Job
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.segment import Segment
