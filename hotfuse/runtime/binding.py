@@ -47,6 +47,7 @@ class BoundPlan:
     placements: tuple[Placement, ...]
     arena_bytes: int
     types: Mapping[str, Type]
+    kept_bytes: int = 0  # of what was computed when it was bound
 
 
 def bind(plan: Plan, given: Mapping[str, Type], engine: Engine, run_graph: RunGraph, limit: int) -> BoundPlan:
@@ -86,6 +87,7 @@ def assemble(
         return template[slots[name]] if name in slots else None
 
     known: set[str] = set()
+    kept_bytes = 0
     computes: list[tuple[Node, Compute]] = []
     for item in items:
         if not isinstance(item, Node):
@@ -101,6 +103,7 @@ def assemble(
             if fold and _follows(item, values, slots, template):
                 known.update(item.outputs)
                 _compute_now(item, compute, slot, template)
+                kept_bytes += 0 if OPS[item.op].view else sum(_bytes_of(values[name].type) for name in item.outputs)
             else:
                 computes.append((item, compute))
 
@@ -108,7 +111,7 @@ def assemble(
     steps = _steps(graph, values, computes, slot, offsets_of)
     outputs = _outputs(graph, computes, slot, known)
     types = {name: value.type for name, value in values.items()}
-    return BoundPlan(steps, tuple(template), inputs, outputs, placements, total, types)
+    return BoundPlan(steps, tuple(template), inputs, outputs, placements, total, types, kept_bytes)
 
 
 _SMALL = 1 << 24  # bytes of a result that is kept with a bound plan
@@ -130,6 +133,10 @@ def _repeats(node: Node, values: Mapping[str, Value], exact: bool = True) -> boo
 def is_small(type: Type) -> bool:
     """Whether a value of this type may be kept with a bound plan."""
     return isinstance(type, TensorType) and type.is_static and type.nbytes <= _SMALL
+
+
+def _bytes_of(type: Type) -> int:
+    return type.nbytes if isinstance(type, TensorType) and type.is_static else 0
 
 
 def settled_values(graph: Graph, values: Mapping[str, Value], exact: bool = True) -> set[str]:

@@ -1,8 +1,8 @@
 """The executor: runs a plan for any input shapes, from any number of threads.
 
-State: bound plans by input types (bounded, least recently used dropped), executors of nested graphs, and who watches the next
-call. A lock guards the tables, never a computation. Each call has slots and an arena of its own; idle arenas lie in a pool that
-nested graphs share.
+State: bound plans by input types (bounded in number and in bytes, least recently used dropped), executors of nested graphs,
+who watches the next call, and who wants to hear of plans that are dropped. A lock guards the tables, never a computation. Each
+call has slots and an arena of its own; idle arenas lie in a pool that nested graphs share.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hotfuse.runtime.concrete import check_size
 from hotfuse.runtime.engine import Engine, RunGraph
 from hotfuse.runtime.memory import Arena, ArenaPool
 
+KEPT_BYTES = 1 << 25  # of what bound plans hold of results that follow from sizes alone
 RECENT = 8  # shapes that are bound ahead: others are bound by the call that brings them
 
 Binder = Callable[[Plan, Mapping[str, Type], Engine, RunGraph, int], BoundPlan]
@@ -56,6 +57,7 @@ class Executor:
         self.engine = engine
         self.config = config
         self._bound: OrderedDict[tuple[Type, ...], BoundPlan] = OrderedDict()
+        self.when_dropped: Callable[[BoundPlan], None] = _nobody
         self._pool = ArenaPool(config.max_arena_bytes) if pool is None else pool
         self._nested: dict[int, Executor] = {}
         self._watches: list[Watch] = []  # at most one; a list's pop is one step, whoever else calls
@@ -124,11 +126,17 @@ class Executor:
         given = dict(zip((*graph.inputs, *graph.weights), types, strict=True))
         nested = RunGraph(self._run_nested, self.config.max_loop_rounds, self.config.max_value_bytes)
         made = self._binder(self.plan, given, self.engine, nested, self.config.max_value_bytes)
+        dropped = []
         with self._lock:
             made = self._bound.setdefault(types, made)
-            while len(self._bound) > self.config.max_bound_shapes:
-                _, dropped = self._bound.popitem(last=False)
-                self._pool.drop(id(dropped))
+            kept = sum(bound.kept_bytes for bound in self._bound.values())
+            while len(self._bound) > self.config.max_bound_shapes or (kept > KEPT_BYTES and len(self._bound) > 1):
+                _, oldest = self._bound.popitem(last=False)
+                self._pool.drop(id(oldest))
+                kept -= oldest.kept_bytes
+                dropped.append(oldest)
+        for plan in dropped:
+            self.when_dropped(plan)
         return made
 
     def bind_as(self, other: Executor, pace: Pace) -> None:
@@ -237,6 +245,10 @@ class Executor:
             name = executor.plan.graph.name or "graph"
             found |= {f"{name}.{place}: {key}": size for key, size in executor.arena_bytes().items()}
         return found
+
+
+def _nobody(dropped: BoundPlan) -> None:
+    """Nobody wants to hear of it."""
 
 
 def _paced(steps: Sequence[Step], pace: Pace) -> Iterator[Step]:

@@ -4,8 +4,8 @@ A form is the dtypes and shapes of plain contiguous arrays, all inputs given by 
 every call of it, so such a call is a look into a table and a native call. Where the kernels of the last form are one thread's
 work, even the look is native (`array_call`).
 
-State: the runs of kernels by form, bounded, which belong to bound plans of the session's native executor; the last one; and
-whether the next call goes the long way.
+State: the runs of kernels by form, as long as the session's native executor holds the bound plans that they belong to; the last
+one; and whether the next call goes the long way.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ShortWay:
 
     def learn(self, arrays: Sequence[Any], bound: BoundPlan) -> None:
         """Remember the form of feeds that a bound plan answered, if its steps are one run of kernels over the inputs alone."""
-        if len(self._table) >= self._limit or len(bound.steps) != 1:
+        if not self._limit or len(bound.steps) != 1:
             return
         from hotfuse.runtime.segment import Segment
 
@@ -83,8 +83,22 @@ class ShortWay:
                 return
             made = segment, segment.array_call(arrays)
             with self._lock:
-                if len(self._table) < self._limit:
+                while self._table and len(self._table) >= self._limit:  # the oldest: a plan that was dropped meanwhile
+                    self._remove(next(iter(self._table)))
+                if self._limit:
                     self._table[form] = made
+
+    def drop(self, bound: BoundPlan) -> None:
+        """Forget a bound plan."""
+        mine = {id(step.function) for step in bound.steps}
+        with self._lock:
+            for form in [form for form, (segment, _) in self._table.items() if id(segment) in mine]:
+                self._remove(form)
+
+    def _remove(self, form: Form) -> None:
+        segment, _ = self._table.pop(form)
+        if self._last is not None and self._last[0] is segment:
+            self._last = None
 
     def rest(self) -> None:
         """Leave one of the next calls to the long way, where it can be looked at. Costs the others nothing."""

@@ -159,7 +159,9 @@ class Session:
 
     def serving(self, executor: Executor, tier: int, label: str) -> Serving:
         """An executor as something that can be published."""
-        return Serving(executor, tier, label, ShortWay(self.graph.inputs, self.config.max_bound_shapes))
+        short = ShortWay(self.graph.inputs, self.config.max_bound_shapes)
+        executor.when_dropped = short.drop
+        return Serving(executor, tier, label, short)
 
     def _make_native(self) -> None:
         with self._lock:
