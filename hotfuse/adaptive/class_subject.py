@@ -8,6 +8,7 @@ State: a real call, until something is proved on it; the class that is in the ta
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class ClassSubject:
 
     def called(self, call: Call, served: ServedClass, seconds: float) -> None:
         special, self._last = self._serving.special, call.shapes
-        self._sample.offer(call.shapes, seconds, lambda: self._take(call))
+        self._sample.offer(call.shapes, math.inf if served.tier else seconds, lambda: self._take(call))
         self.controller.note(call.shapes, served.tier, seconds)
         if isinstance(special, Duel):
             special.note(served, seconds)

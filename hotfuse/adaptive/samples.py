@@ -27,7 +27,8 @@ class Sample(Generic[T]):
         self._long_s = 0.0  # what the call took, if a shorter one would do as well
 
     def offer(self, form: Hashable, seconds: float, copy: Callable[[], T | None]) -> None:
-        """A call of a form is here, which took a time. It is copied if it is wanted; None: it is too large."""
+        """A call of a form is here, which took the original a time (infinity: another answered). It is copied if it is wanted;
+        None: it is too large."""
         wanted, long_s = self._wanted, self._long_s
         if long_s and SHORTEST * long_s <= seconds <= SHORTER * long_s:
             wanted = (None,)
@@ -46,6 +47,7 @@ class Sample(Generic[T]):
         """The sample, if it is of this form (None: of any); otherwise the next one will be."""
         taken = self._taken
         if taken is not None and form in (None, taken[0]):
+            self._long_s = 0.0 if form is not None else self._long_s
             return taken[1]
         self._wanted, self._long_s = (form,), 0.0
         return None

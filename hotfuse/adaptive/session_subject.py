@@ -6,6 +6,7 @@ prepared from its weights, which all candidates share.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ class SessionSubject:
 
     def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
         form, special, session = _form(given), self._special, self._session
-        self._sample.offer(form, seconds, lambda: self._copied(given))
+        self._sample.offer(form, math.inf if serving.tier else seconds, lambda: self._copied(given))
         calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)

@@ -44,10 +44,8 @@ LINE = 64
 BLOCK_VECTORS = 4  # of a long row at a time: enough independent work to hide the latency of each
 CHAIN_TILES = 2  # tiles of rows in a task of a chain
 CHUNK_TILES = 8  # tiles of rows in a task
-LEAST_TILES, MOST_TILES = (
-    4,
-    16,
-)  # where rows are not counted: fewer fetch weights too often, more idle cores
+LEAST_TILES = 4  # where rows are not counted: with fewer, weights are fetched too often
+MOST_TILES = 16  # with more, cores have nothing to do
 WHOLE_VECTORS = 24  # of a short row, which is then one block
 
 

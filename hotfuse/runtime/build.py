@@ -11,7 +11,6 @@ serves the graph: `attached` puts the constants back, and what `prepare` makes o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -98,12 +97,7 @@ def skeleton(graph: Graph) -> Graph:
 
 
 def _is_large(type: TensorType) -> bool:
-    return type.is_static and type.dtype is not STRING and _bytes(type) >= LARGE_BYTES
-
-
-def _bytes(type: Type) -> int:
-    assert isinstance(type, TensorType)
-    return math.prod(type.sizes) * type.dtype.numpy.itemsize
+    return type.is_static and type.dtype is not STRING and type.nbytes >= LARGE_BYTES
 
 
 def attached(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace = hurry) -> Graph:
@@ -125,7 +119,8 @@ def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant]) -> dict[str, 
         return {}
     known = {**constants, **prepare.constants}
     order = in_order_of_use(hoisted.main, prepare.outputs)
-    shelf = Shelf([_bytes(prepare.type(name)) for name in order])
+    types = {name: type for name in order if isinstance(type := prepare.type(name), TensorType)}
+    shelf = Shelf([types[name].nbytes for name in order])
     places = {name: number for number, name in enumerate(order)}
     left = {name: len(readers) for name, readers in prepare.consumers.items()}
     for node in prepare.nodes:
@@ -133,16 +128,16 @@ def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant]) -> dict[str, 
         record = OPS[node.op]
         assert record.reference is not None
         room = {}
-        if record.writes_out and node.outputs[0] in places:
-            type = prepare.type(node.outputs[0])
-            assert isinstance(type, TensorType)
+        if record.writes_out and len(node.outputs) == 1 and node.outputs[0] in places:
+            type = types[node.outputs[0]]
             room = {"out": shelf.place(places[node.outputs[0]], type.dtype.numpy, type.sizes)}
         with np.errstate(all="ignore"):
             made = record.reference(*(None if n is None else known[n].glance() for n in node.inputs), **room, **node.attrs)
         results = made if isinstance(made, (tuple, list)) else (made,)
         for name, result in zip(node.outputs, results, strict=False):
             array = np.asarray(result)
-            known[name] = Constant.of(immutable(shelf.put(places[name], array) if name in places and not room else array))
+            is_there = name not in places or array is room.get("out")
+            known[name] = Constant.of(immutable(array if is_there else shelf.put(places[name], array)))
         for name in dict.fromkeys(node.uses):
             left[name] -= 1
             if not left[name] and not record.view and name in constants:

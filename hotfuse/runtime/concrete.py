@@ -42,7 +42,8 @@ def concrete_values(graph: Graph, given: Mapping[str, Type], check: Callable[[No
             found = [(value, number(value)) for value in _inferred(graph, node, values, sizes, fresh, check)]
             if fresh.count == handed_out:
                 met[key] = found
-        for name, (value, alike[name]) in zip(node.outputs, found, strict=True):
+        for name, (value, known) in zip(node.outputs, found, strict=True):
+            alike[name] = known
             values[name] = value if value.name == name else Value(name, value.type, value.device, value.contents)
     return values
 

@@ -1,7 +1,7 @@
 """The executor: runs a plan for any input shapes, from any number of threads.
 
 State: bound plans by input types (bounded in number and in bytes, least recently used dropped), executors of nested graphs,
-who watches the next call, and who wants to hear of plans that are dropped. A lock guards the tables, never a computation. Each
+who watches the next call, and who else runs bound plans. A lock guards the tables, never a computation. Each
 call has slots and an arena of its own; idle arenas lie in a pool that nested graphs share.
 """
 
@@ -29,7 +29,8 @@ from hotfuse.runtime.concrete import check_size
 from hotfuse.runtime.engine import Engine, RunGraph
 from hotfuse.runtime.memory import Arena, ArenaPool
 
-KEPT_BYTES = 1 << 25  # of what bound plans hold of results that follow from sizes alone
+KEPT_BYTES = 1 << 25  # of what bound plans hold of results that follow from sizes alone,
+KEPT_PLANS = 4  # but for so many
 RECENT = 8  # shapes that are bound ahead: others are bound by the call that brings them
 
 Binder = Callable[[Plan, Mapping[str, Type], Engine, RunGraph, int], BoundPlan]
@@ -46,6 +47,17 @@ class Watch(Protocol):
         """The call is answered. One that fails does not end."""
 
 
+class PlanUser(Protocol):
+    """Runs bound plans by itself, without asking for them."""
+
+    def used(self, bound: BoundPlan) -> bool:
+        """Whether it ran one since it was last asked."""
+        ...
+
+    def drop(self, bound: BoundPlan) -> None:
+        """It is to run one no more."""
+
+
 class Executor:
     """Runs one plan on one engine."""
 
@@ -57,7 +69,7 @@ class Executor:
         self.engine = engine
         self.config = config
         self._bound: OrderedDict[tuple[Type, ...], BoundPlan] = OrderedDict()
-        self.when_dropped: Callable[[BoundPlan], None] = _nobody
+        self.user: PlanUser | None = None
         self._pool = ArenaPool(config.max_arena_bytes) if pool is None else pool
         self._nested: dict[int, Executor] = {}
         self._watches: list[Watch] = []  # at most one; a list's pop is one step, whoever else calls
@@ -126,18 +138,31 @@ class Executor:
         given = dict(zip((*graph.inputs, *graph.weights), types, strict=True))
         nested = RunGraph(self._run_nested, self.config.max_loop_rounds, self.config.max_value_bytes)
         made = self._binder(self.plan, given, self.engine, nested, self.config.max_value_bytes)
-        dropped = []
         with self._lock:
             made = self._bound.setdefault(types, made)
-            kept = sum(bound.kept_bytes for bound in self._bound.values())
-            while len(self._bound) > self.config.max_bound_shapes or (kept > KEPT_BYTES and len(self._bound) > 1):
-                _, oldest = self._bound.popitem(last=False)
+            self._bound.move_to_end(types)
+            dropped = self._make_room()
+        user = self.user
+        if user is not None:
+            for plan in dropped:
+                user.drop(plan)
+        return made
+
+    def _make_room(self) -> list[BoundPlan]:
+        """Drop plans until there are few enough, those first that nobody used of late. Holds the lock."""
+        dropped: list[BoundPlan] = []
+        kept = sum(bound.kept_bytes for bound in self._bound.values())
+        chances = len(self._bound) - 1  # each but the last has a second one
+        while len(self._bound) > self.config.max_bound_shapes or (kept > KEPT_BYTES and len(self._bound) > KEPT_PLANS):
+            types, oldest = self._bound.popitem(last=False)
+            if chances > 0 and self.user is not None and self.user.used(oldest):
+                self._bound[types] = oldest
+            else:
                 self._pool.drop(id(oldest))
                 kept -= oldest.kept_bytes
                 dropped.append(oldest)
-        for plan in dropped:
-            self.when_dropped(plan)
-        return made
+            chances -= 1
+        return dropped
 
     def bind_as(self, other: Executor, pace: Pace) -> None:
         """Bind for the shapes that another executor of the same inputs was called with of late."""
@@ -245,10 +270,6 @@ class Executor:
             name = executor.plan.graph.name or "graph"
             found |= {f"{name}.{place}: {key}": size for key, size in executor.arena_bytes().items()}
         return found
-
-
-def _nobody(dropped: BoundPlan) -> None:
-    """Nobody wants to hear of it."""
 
 
 def _paced(steps: Sequence[Step], pace: Pace) -> Iterator[Step]:

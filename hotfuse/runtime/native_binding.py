@@ -127,7 +127,9 @@ class NativeBinder:
             fixed = {name: value for name in read if (value := settled(name)) is not None}
             inputs = [name for name in read if name not in fixed]
             types = {n: _type(values[n]) for p in parts for n in p.recipe.arguments}
-            pairs = {(graph.values[name].type, type): name for name, type in types.items()}  # those of layers are the same
+            pairs: dict[tuple[Type, TensorType], str] = {}  # those of layers are the same
+            for name, type in types.items():
+                pairs.setdefault((graph.values[name].type, type), name)
             for (declared, type), name in pairs.items():
                 _same_sizes(name, declared, type, sizes)
             work = sum(int(evaluate(flops, sizes)) for n in natives for flops in n.flops)

@@ -4,8 +4,8 @@ A form is the dtypes and shapes of plain contiguous arrays, all inputs given by 
 every call of it, so such a call is a look into a table and a native call. Where the kernels of the last form are one thread's
 work, even the look is native (`array_call`).
 
-State: the runs of kernels by form, as long as the session's native executor holds the bound plans that they belong to; the last
-one; and whether the next call goes the long way.
+State: the runs of kernels by form, as long as the session's native executor holds the bound plans that they belong to; which of
+them answered calls of late; the last one; and whether the next call goes the long way.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class ShortWay:
         self._names = tuple(names)
         self._limit = limit
         self._table: dict[Form, tuple[Segment, ArrayCall | None]] = {}
+        self._used: set[int] = set()  # segments, by their `id`, since somebody asked
         self._last: tuple[Segment, ArrayCall] | None = None
         self._resting = False
         self._lock = make_lock()
@@ -58,14 +59,16 @@ class ShortWay:
                 return None
             arrays.append(array)
             form += array.dtype, array.shape
-        found = self._table.get(tuple(form))
+        key = tuple(form)
+        found = self._table.get(key)
         if found is None or self._resting:
             self._resting = False
             return None
         segment, call = found
+        self._used.add(id(segment))
         if call is not None:
             with self._lock:
-                self._last = (segment, call) if tuple(form) in self._table else None
+                self._last = (segment, call) if self._table.get(key) is found else None
         return segment.run(arrays)
 
     def learn(self, arrays: Sequence[Any], bound: BoundPlan) -> None:
@@ -88,6 +91,17 @@ class ShortWay:
                 if self._limit:
                     self._table[form] = made
 
+    def used(self, bound: BoundPlan) -> bool:
+        """Whether a bound plan answered a call since somebody asked."""
+        mine = {id(step.function) for step in bound.steps}
+        with self._lock:
+            if self._last is not None and id(self._last[0]) in mine:  # nobody counts its calls: the next one has to look
+                self._used.add(id(self._last[0]))
+                self._last = None
+            was_used = not mine.isdisjoint(self._used)
+            self._used.difference_update(mine)
+        return was_used
+
     def drop(self, bound: BoundPlan) -> None:
         """Forget a bound plan."""
         mine = {id(step.function) for step in bound.steps}
@@ -97,6 +111,7 @@ class ShortWay:
 
     def _remove(self, form: Form) -> None:
         segment, _ = self._table.pop(form)
+        self._used.discard(id(segment))
         if self._last is not None and self._last[0] is segment:
             self._last = None
 
@@ -107,9 +122,9 @@ class ShortWay:
 
     def forget(self) -> None:
         with self._lock:
-            self._table, self._last = {}, None
+            self._table, self._used, self._last = {}, set(), None
 
     def close(self) -> None:
         """Forget, and learn nothing any more, whoever is still calling."""
         with self._lock:
-            self._table, self._last, self._limit = {}, None, 0
+            self._table, self._used, self._last, self._limit = {}, set(), None, 0

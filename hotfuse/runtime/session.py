@@ -160,7 +160,7 @@ class Session:
     def serving(self, executor: Executor, tier: int, label: str) -> Serving:
         """An executor as something that can be published."""
         short = ShortWay(self.graph.inputs, self.config.max_bound_shapes)
-        executor.when_dropped = short.drop
+        executor.user = short
         return Serving(executor, tier, label, short)
 
     def _make_native(self) -> None:

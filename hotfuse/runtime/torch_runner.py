@@ -200,6 +200,10 @@ def _preparer(hoisted: Hoisted, prepare: Graph, config: Config) -> Callable[[Seq
     places = [hoisted.prepared.index(name) for name in order]
 
     def make(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        for name, weight in zip(prepare.weights, weights, strict=True):
+            declared, actual = prepare.type(name), TORCH.type_of(weight)
+            if isinstance(declared, TensorType) and declared.is_static and actual != declared:
+                raise DimError(f"weight {name} is {actual}, and what is prepared from it was made for {declared}")
         tensors = executor.run(list(weights), sharing=range(len(places)), pace=breathe)
         shelf = Shelf([types[name].nbytes for name in order])
         for number, (name, i) in enumerate(zip(order, places, strict=True)):

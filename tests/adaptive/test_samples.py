@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -53,6 +54,21 @@ def test_the_sample_of_a_form_that_somebody_asked_for_stays() -> None:
     sample.offer("b", 1.0, copies("b"))
     sample.offer("c", 0.4, copies("c"))
     assert sample.get("b") == "b"
+
+
+def test_one_that_is_there_and_asked_for_by_its_form_stays_too() -> None:
+    sample: Sample[str] = Sample()
+    sample.offer("a", 1.0, copies("a"))
+    assert sample.get("a") == "a"
+    sample.offer("b", 0.4, copies("b"))
+    assert sample.taken == "a"
+
+
+def test_what_another_than_the_original_answered_replaces_nothing() -> None:
+    sample: Sample[str] = Sample()
+    sample.offer("a", 1.0, copies("a"))
+    sample.offer("b", math.inf, copies("b"))
+    assert sample.taken == "a"
 
 
 def test_nothing_is_taken_after_it_was_let_go() -> None:

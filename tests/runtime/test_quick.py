@@ -88,6 +88,7 @@ def test_plans_together_hold_so_many_bytes_of_what_follows_from_sizes(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "KEPT_BYTES", 250 * 4)
+    monkeypatch.setattr(executor, "KEPT_PLANS", 1)
     for words in (100, 101, 102):
         ask(session, words)
     held = [plan.kept_bytes for plan in session.best.executor._bound.values()]
@@ -96,6 +97,27 @@ def test_plans_together_hold_so_many_bytes_of_what_follows_from_sizes(
     ask(session, 400)  # more than all may hold: the last one stays
     assert forms(session) == [400]
     ask(session, 400)
+
+
+def test_a_few_plans_stay_however_much_they_hold(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "KEPT_BYTES", 1)
+    monkeypatch.setattr(executor, "KEPT_PLANS", 2)
+    for words in (100, 101, 102):
+        ask(session, words)
+    assert forms(session) == [101, 102]
+
+
+def test_a_form_that_is_called_all_the_time_stays(session: Session) -> None:
+    ask(session, 100)
+    plan = next(iter(session.best.executor._bound.values()))
+    for words in range(2, 40):
+        ask(session, words)
+        ask(session, 100)
+    assert any(bound is plan for bound in session.best.executor._bound.values())
+    assert 100 in forms(session)
+    for words in range(40, 50):  # it is not called any more
+        ask(session, words)
+    assert 100 not in forms(session)
 
 
 def test_a_closed_short_way_learns_nothing(session: Session) -> None:

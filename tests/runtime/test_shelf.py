@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hotfuse.config import Config
+from hotfuse.errors import DimError
 from hotfuse.frontends.torch_tensor import dtype_from_torch
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Constant
@@ -84,6 +85,33 @@ def test_what_is_prepared_lies_on_one_shelf_in_the_order_of_use(dtype: torch.dty
         assert torch.equal(tensor_.float(), torch.from_numpy(want))
     assert [t.data_ptr() - by_size[0].data_ptr() for t in by_size[1:]] == [64, 64 + (256 if dtype.itemsize == 4 else 128)]
     assert by_size[0].data_ptr() % HUGE_BYTES == 0
+
+
+def test_what_is_prepared_is_nobody_elses_memory() -> None:
+    split = hoisted()
+    assert split.prepare is not None
+    weights = [torch.ones(5, 10), torch.ones(10, 5), torch.ones(5)]
+    by_shape = {tuple(w.shape): w for w in weights}
+    given = [by_shape[tuple(split.prepare.type(name).sizes)] for name in split.sources]  # type: ignore[union-attr]
+    made = _preparer(split, split.prepare, Config())(given)
+    before = [tensor.clone() for tensor in made]
+    for weight in weights:
+        weight.zero_()
+    assert all(torch.equal(a, b) for a, b in zip(made, before, strict=True))
+
+
+@pytest.mark.parametrize("other", [torch.ones(5, 6), torch.ones(5, 10, dtype=torch.float64), torch.ones(4, 10)])
+def test_weights_of_another_form_than_was_declared_are_refused(other: torch.Tensor) -> None:
+    split = hoisted()
+    assert split.prepare is not None
+    weights = {"p": other, "t": torch.ones(10, 5), "v": torch.ones(5)}
+    with pytest.raises(DimError, match=r"weight p is f.*, and what is prepared from it was made for f32\[5, 10\]"):
+        _preparer(split, split.prepare, Config())([weights[name] for name in split.sources])
+
+
+def test_panels_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="panels of"):
+        pack(np.ones((5, 8), np.float32), np.empty(50, np.float32), panel=4, last=4)
 
 
 def test_constants_are_prepared_right_onto_a_shelf() -> None:

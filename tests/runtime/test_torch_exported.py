@@ -333,3 +333,14 @@ def test_what_native_code_cannot_answer_is_tier_0s() -> None:
         ids = torch.randint(0, 9, (2, 3))
         torch.testing.assert_close(model(ids), module(ids))
     assert model._runner is None
+
+
+def test_weights_that_got_another_form_are_not_read_as_they_were() -> None:
+    """What native code prepared from them is for 96 rows; with 48 the original answers."""
+    layer = torch.nn.Linear(64, 96, bias=False).requires_grad_(False)
+    program = torch.export.export(layer, (torch.randn(4, 64),))
+    x = torch.randn(4, 64)
+    model = compile_exported(program, Config(tier=1, wait=True, cache="off"))
+    torch.testing.assert_close(model(x), layer(x))
+    layer.weight.data = torch.randn(48, 64)
+    torch.testing.assert_close(model(x), layer(x))

@@ -41,6 +41,8 @@ def pack(y: Array, out: Array | None = None, *, panel: int, last: int) -> Array:
     columns = packed_columns(n, panel, last)
     assert isinstance(columns, int)
     result = _aligned((*batch, k * columns), y.dtype) if out is None else out
+    if result.shape != (*batch, k * columns):
+        raise ValueError(f"panels of {y.shape} are {(*batch, k * columns)}, not {result.shape}")
     split = whole * panel * k
     target = result[..., :split].reshape(*batch, whole, k, panel)
     source = np.moveaxis(y[..., : whole * panel].reshape(*batch, k, whole, panel), -3, -2)
