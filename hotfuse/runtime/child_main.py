@@ -97,9 +97,9 @@ class _Parent:
         return body
 
 
-# A sixteenth of a core that others want, and all of an idle one. Teams of threads wait for their slowest: callers without a
-# pause lose twice that. The idle class would starve behind them.
-NICE = 12
+# A tenth of a core that others want, and all of an idle one. Teams of threads wait for their slowest: callers without a pause
+# lose more than that. With a sixteenth they lost as much, and for longer. The idle class would starve behind them.
+NICE = 10
 
 
 def be_nice(level: int = NICE) -> None:
