@@ -1,8 +1,8 @@
 """The executor: runs a plan for any input shapes, from any number of threads.
 
 State: bound plans by input types (bounded in number and in bytes, least recently used dropped), executors of nested graphs,
-who watches the next call, and who else runs bound plans. A lock guards the tables, never a computation. Each
-call has slots and an arena of its own; idle arenas lie in a pool that nested graphs share.
+who watches the next call, and who else runs bound plans. A lock guards the tables, never a computation. Each call has slots and
+an arena of its own; idle arenas lie in a pool that nested graphs share.
 """
 
 from __future__ import annotations
@@ -141,21 +141,21 @@ class Executor:
         with self._lock:
             made = self._bound.setdefault(types, made)
             self._bound.move_to_end(types)
-            dropped = self._make_room()
+            dropped = self._make_room(types)
         user = self.user
         if user is not None:
             for plan in dropped:
                 user.drop(plan)
         return made
 
-    def _make_room(self) -> list[BoundPlan]:
-        """Drop plans until there are few enough, those first that nobody used of late. Holds the lock."""
+    def _make_room(self, newest: tuple[Type, ...]) -> list[BoundPlan]:
+        """Drop plans but the newest until there are few enough, those first that nobody used of late. Holds the lock."""
         dropped: list[BoundPlan] = []
         kept = sum(bound.kept_bytes for bound in self._bound.values())
-        chances = len(self._bound) - 1  # each but the last has a second one
+        chances = len(self._bound)  # each has a second one
         while len(self._bound) > self.config.max_bound_shapes or (kept > KEPT_BYTES and len(self._bound) > KEPT_PLANS):
             types, oldest = self._bound.popitem(last=False)
-            if chances > 0 and self.user is not None and self.user.used(oldest):
+            if types == newest or (chances > 0 and self.user is not None and self.user.used(oldest)):
                 self._bound[types] = oldest
             else:
                 self._pool.drop(id(oldest))

@@ -120,6 +120,14 @@ def test_a_form_that_is_called_all_the_time_stays(session: Session) -> None:
     assert 100 not in forms(session)
 
 
+def test_the_newest_plan_stays_where_all_others_are_called_all_the_time(session: Session) -> None:
+    for _ in range(2):
+        for words in (10, 11, 12, 13):
+            ask(session, words)
+    ask(session, 14)
+    assert forms(session) == [11, 12, 13, 14]
+
+
 def test_a_closed_short_way_learns_nothing(session: Session) -> None:
     ask(session, 3)
     short, bound = session.best.short, next(iter(session.best.executor._bound.values()))
