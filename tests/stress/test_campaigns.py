@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -52,9 +53,12 @@ class Twice(Session):
 
 
 class Failing(Session):
+    """Fails once. Its own count: threads pass over numbers of the session's."""
+
+    numbers = count()
+
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
-        if self.calls == 50:
-            self._calls += 1
+        if next(self.numbers) == 50:
             raise ZeroDivisionError("planted")
         return super().run(output_names, feeds, out)
 
