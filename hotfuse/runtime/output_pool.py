@@ -44,7 +44,7 @@ class OutputPool:
         block = aligned_block(self._bytes)
         owner = block.base if block.base is not None else block
         array = block.view(self._dtype).reshape(self._sizes)
-        return array, owner, int(array.__array_interface__["data"][0])
+        return array, owner, int(array.ctypes.data)  # `__array_interface__` makes names that Python collects: they pile up
 
     def __call__(self) -> tuple[Any, int]:
         """An array over memory that nobody else has, undefined, and its address. The array is new: callers may reshape it."""
@@ -98,4 +98,4 @@ def fast_address() -> Any:
     probe = np.empty(3, np.int8)
     if sys.implementation.name == "cpython" and fast(probe) == probe.ctypes.data:
         return fast
-    return lambda array: array.__array_interface__["data"][0]
+    return lambda array: array.ctypes.data
