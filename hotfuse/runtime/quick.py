@@ -4,37 +4,31 @@ A form is the dtypes and shapes of plain contiguous arrays, all inputs given by 
 every call of it, so such a call is a look into a table and a native call. Where the kernels of the last form are one thread's
 work, even the look is native (`array_call`).
 
-State: the runs of kernels by form, as long as the session's native executor holds the bound plans that they belong to; which of
-them answered calls of late; the last one; and whether the next call goes the long way.
+State: the runs of kernels by form (`Ways`), the last one, and whether the next call goes the long way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
 
 from hotfuse.errors import BadIndex
-from hotfuse.locks import make_lock
 from hotfuse.runtime.binding import BoundPlan
+from hotfuse.runtime.ways import Ways
 
 if TYPE_CHECKING:
     from hotfuse.runtime.array_call import ArrayCall
     from hotfuse.runtime.segment import Segment
 
-Form: TypeAlias = tuple[Any, ...]  # dtype and shape of each input in turn
 
-
-class ShortWay:
+class ShortWay(Ways["tuple[Segment, ArrayCall | None]"]):
     def __init__(self, names: Sequence[str], limit: int) -> None:
+        super().__init__(limit)
         self._names = tuple(names)
-        self._limit = limit
-        self._table: dict[Form, tuple[Segment, ArrayCall | None]] = {}
-        self._used: set[int] = set()  # segments, by their `id`, since somebody asked
-        self._last: tuple[Segment, ArrayCall] | None = None
+        self._last: tuple[Segment, ArrayCall, BoundPlan] | None = None
         self._resting = False
-        self._lock = make_lock()
 
     def __call__(self, feeds: Any) -> list[Any] | None:
         """The answers; None if the feeds have no form, or one that was not answered before."""
@@ -64,11 +58,11 @@ class ShortWay:
         if found is None or self._resting:
             self._resting = False
             return None
-        segment, call = found
-        self._used.add(id(segment))
+        bound, (segment, call) = found
+        self._used.add(id(bound))
         if call is not None:
             with self._lock:
-                self._last = (segment, call) if self._table.get(key) is found else None
+                self._last = (segment, call, bound) if self._table.get(key) is found else None
         return segment.run(arrays)
 
     def learn(self, arrays: Sequence[Any], bound: BoundPlan) -> None:
@@ -82,49 +76,26 @@ class ShortWay:
         fresh = bound.outputs == tuple((place, False) for place in step.outputs)
         if isinstance(segment, Segment) and step.inputs == bound.inputs and fresh:
             form = tuple(part for a in arrays for part in (a.dtype, a.shape))
-            if form in self._table:  # the call was only looked at
-                return
-            made = segment, segment.array_call(arrays)
-            with self._lock:
-                while self._table and len(self._table) >= self._limit:  # the oldest: a plan that was dropped meanwhile
-                    self._remove(next(iter(self._table)))
-                if self._limit:
-                    self._table[form] = made
+            if form not in self:  # else the call was only looked at
+                self.put(form, bound, (segment, segment.array_call(arrays)))
 
     def used(self, bound: BoundPlan) -> bool:
-        """Whether a bound plan answered a call since somebody asked."""
-        mine = {id(step.function) for step in bound.steps}
         with self._lock:
-            if self._last is not None and id(self._last[0]) in mine:  # nobody counts its calls: the next one has to look
-                self._used.add(id(self._last[0]))
+            if self._last is not None and self._last[2] is bound:  # nobody counts its calls: the next one has to look
+                self._used.add(id(bound))
                 self._last = None
-            was_used = not mine.isdisjoint(self._used)
-            self._used.difference_update(mine)
-        return was_used
+        return super().used(bound)
 
-    def drop(self, bound: BoundPlan) -> None:
-        """Forget a bound plan."""
-        mine = {id(step.function) for step in bound.steps}
-        with self._lock:
-            for form in [form for form, (segment, _) in self._table.items() if id(segment) in mine]:
-                self._remove(form)
-
-    def _remove(self, form: Form) -> None:
-        segment, _ = self._table.pop(form)
-        self._used.discard(id(segment))
-        if self._last is not None and self._last[0] is segment:
+    def _remove(self, form: Hashable) -> None:
+        if self._last is not None and self._last[2] is self._table[form][0]:
             self._last = None
+        super()._remove(form)
 
     def rest(self) -> None:
         """Leave one of the next calls to the long way, where it can be looked at. Costs the others nothing."""
         with self._lock:
             self._last, self._resting = None, True
 
-    def forget(self) -> None:
-        with self._lock:
-            self._table, self._used, self._last = {}, set(), None
-
-    def close(self) -> None:
-        """Forget, and learn nothing any more, whoever is still calling."""
-        with self._lock:
-            self._table, self._used, self._last, self._limit = {}, set(), None, 0
+    def clear(self) -> None:
+        super().clear()
+        self._last = None

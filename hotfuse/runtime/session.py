@@ -207,7 +207,7 @@ class Session:
         """Forget what was derived from the model's constants. ONNX constants do not change, so bound plans are dropped."""
         best = self._best
         if best.short is not None:
-            best.short.forget()
+            best.short.clear()
         best.executor.clear()
         self._executor.clear()
 

@@ -34,6 +34,7 @@ from hotfuse.runtime.shared_values import value_keys
 from hotfuse.runtime.shelf import Shelf, in_order_of_use, without_packing
 from hotfuse.runtime.torch_call import as_input, run_program
 from hotfuse.runtime.torch_engine import TORCH
+from hotfuse.runtime.ways import Ways
 from hotfuse.runtime.weights import PreparedWeights
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Runner:
         elif self.hoisted.prepare is not None:
             keys = functools.partial(value_keys, self.hoisted.prepare)
             self.prepared = PreparedWeights(_preparer(self.hoisted, self.hoisted.prepare, config), config.audit_every, keys)
-        self._short: dict[Hashable, ShortCall | None] = {}  # None: there is only the long way
+        self._short: Ways[ShortCall | None] = Ways(config.max_bound_shapes)  # None: there is only the long way
+        self.executor.user = self._short
         self._resting = False
 
     def run(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor], form: Hashable) -> Sequence[Any]:
@@ -101,14 +103,13 @@ class Runner:
                 raise Unready
             given = [*tensors, *values]
         weights = self._weights(given)
-        ways = self._short
-        short = ways.get(form)
+        short = self._short.get(form)
         if short is not None and not self._resting:
             return short(leaves, weights)
         self._resting = False
         known = dict(zip((*self.names, *self.hoisted.prepared), given, strict=True))
         answer = run_program(self.program, self.executor, leaves, known)
-        if self.native and form not in ways:
+        if self.native and form not in self._short:
             self._learn(leaves, weights, form)
         return answer
 
@@ -118,9 +119,7 @@ class Runner:
 
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         bound = self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *weights))))
-        if len(self._short) >= self.config.max_bound_shapes:
-            self._short = {}
-        self._short[form] = shorten(self.program, bound, leaves, len(weights), self.config.audit_every)
+        self._short.put(form, bound, shorten(self.program, bound, leaves, len(weights), self.config.audit_every))
 
     def prepare(self, tensors: Sequence[torch.Tensor], pace: Pace) -> Sequence[torch.Tensor]:
         """What is prepared from weights, computed now if it is not there."""
@@ -161,13 +160,13 @@ class Runner:
 
     def refresh(self) -> None:
         """Forget what was derived from weights."""
-        self._short = {}
+        self._short.clear()
         if self.prepared is not None:
             self.prepared.refresh()
 
     def forget_shapes(self) -> None:
         """Forget what was learned of the shapes of calls."""
-        self._short = {}
+        self._short.clear()
         self.executor.clear()
 
     def clear(self) -> None:

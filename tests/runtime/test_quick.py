@@ -74,7 +74,7 @@ def test_forms_that_come_late_have_a_short_way_too(session: Session) -> None:
 
 def test_what_the_executor_drops_is_gone(session: Session) -> None:
     ask(session, 3)
-    (segment, _), *_ = session.best.short._table.values()  # type: ignore[union-attr]
+    ((_, (segment, _)), *_) = session.best.short._table.values()  # type: ignore[union-attr]
     gone = weakref.ref(segment)
     del segment
     for words in range(20, 24):

@@ -68,7 +68,7 @@ def compiled(model: torch.nn.Module, *examples: torch.Tensor, **options: Any) ->
 
 def shorts(fast: Any) -> dict[Any, Any]:
     (served,) = controls(fast).root.classes
-    return dict(served.runner._short)
+    return {form: way for form, (_, way) in served.runner._short._table.items()}
 
 
 @pytest.fixture(name="short_only")
@@ -129,6 +129,22 @@ def test_an_argument_of_another_layout_or_shape_is_another_call() -> None:
     for x in (torch.randn(6, 4).t(), torch.randn(9, 6), torch.randn(4, 12)[:, ::2], torch.randn(4, 6)):
         for _ in range(2):
             torch.testing.assert_close(fast(x), model(x))
+
+
+def test_ways_go_with_their_plans_and_those_called_all_the_time_stay(short_only: Any) -> None:
+    model, x = Layers().eval(), torch.randn(4, 6)
+    fast = compiled(model, x, max_bound_shapes=4)
+    (way,) = shorts(fast).values()
+    for rows in range(5, 20):
+        fast(torch.randn(rows, 6))
+        fast(x)
+    assert len(shorts(fast)) == 4
+    assert way in shorts(fast).values()
+    plans = controls(fast).root.classes[0].runner.executor._bound.values()
+    held = [bound for bound, _ in controls(fast).root.classes[0].runner._short._table.values()]
+    assert all(any(bound is plan for plan in plans) for bound in held)
+    short_only()
+    torch.testing.assert_close(fast(x), model(x))
 
 
 def test_what_weights_and_sizes_settle_is_computed_once_and_watched(short_only: Any) -> None:
