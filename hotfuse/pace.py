@@ -21,7 +21,8 @@ from hotfuse.locks import IMPORTS
 from hotfuse.right_of_way import RIGHT_OF_WAY
 
 WORK_S = 0.0005  # between rests: at most so long is a serving thread kept from the interpreter
-REST_S = 0.004  # of each: work behind a model takes nine times as long, and a ninth of the interpreter's time
+REST_S = 0.004  # of each, where nobody knows of calls: work takes nine times as long, and a ninth of the interpreter's time
+CROWDED_S = 0.008  # where calls follow each other at once: they lose what it takes, and what a process behind them takes, too
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
 LONGEST_S = 0.05  # of rests behind calls that follow each other at once
@@ -48,13 +49,16 @@ class Unhurried:
 
     def rest(self) -> None:
         """Let calls that are under way end, if they do not follow each other at once."""
-        if not RIGHT_OF_WAY.active or RIGHT_OF_WAY.crowded:
+        if not RIGHT_OF_WAY.active:
             time.sleep(REST_S)
             return
-        time.sleep(PAUSE_S)
-        until = time.perf_counter() + LONGEST_S
-        while RIGHT_OF_WAY.busy and time.perf_counter() < until:
-            time.sleep(LOOK_S)
+        if RIGHT_OF_WAY.crowded:
+            time.sleep(CROWDED_S)
+        else:
+            time.sleep(PAUSE_S)
+            until = time.perf_counter() + LONGEST_S
+            while RIGHT_OF_WAY.busy and time.perf_counter() < until:
+                time.sleep(LOOK_S)
         RIGHT_OF_WAY.review()
 
 

@@ -2,10 +2,11 @@
 
 A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes
 that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Where there is
-hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, until there are
-moments again.
+hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, one at a time and
+in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.)
 
-State: the calls under way since somebody began to work behind them, the processes that do, and how busy the last moments were.
+State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
+which of them were stopped, and how busy the last moments were.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class RightOfWay:
         self.crowded = False
         self._lock = make_lock()
         self._calls = 0
-        self._behind: list[int | None] = []
+        self._processes: list[int] = []
+        self._stopped: set[int] = set()
+        self._threads = 0
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
 
     @property
@@ -54,7 +57,7 @@ class RightOfWay:
             if self._calls == 1:
                 self._began_s = time.monotonic()
                 if not self.crowded:
-                    self._signal(signal.SIGSTOP)
+                    self._direct()
 
     def leave(self) -> None:
         with self._lock:
@@ -62,26 +65,39 @@ class RightOfWay:
             if self._calls == 0:
                 self._busy_s += time.monotonic() - self._began_s
                 if not self.crowded:
-                    self._signal(signal.SIGCONT)
+                    self._direct()
 
     @contextlib.contextmanager
     def behind(self, process: int | None = None) -> Iterator[None]:
         """A process works on something behind the models; None: a thread of this one, which looks whether they are `busy`."""
         with self._lock:
-            if not self._behind:
+            if not self.active:
                 now_s = time.monotonic()
                 self.crowded = self.crowded and now_s - self._reviewed_s < STALE_S
                 self._window_s, self._began_s, self._busy_s = now_s, now_s, 0.0
-            self._behind.append(process)
-            self.active = True
+            self._join(process)
         try:
             yield
         finally:
             with self._lock:
-                self._behind.remove(process)
-                self.active = bool(self._behind)
-                if process is not None:
-                    _send(process, signal.SIGCONT)
+                self._part(process)
+
+    def _join(self, process: int | None) -> None:
+        if process is None:
+            self._threads += 1
+        else:
+            self._processes.append(process)
+            self._direct()
+        self.active = True
+
+    def _part(self, process: int | None) -> None:
+        if process is None:
+            self._threads -= 1
+        else:
+            self._processes.remove(process)
+            self._stop(process, False)
+            self._direct()
+        self.active = bool(self._processes or self._threads)
 
     def review(self) -> None:
         """Look back, now and then: called by whoever works behind the models, or waits for a process that does."""
@@ -93,24 +109,26 @@ class RightOfWay:
             if self._calls:
                 self._busy_s += now_s - self._began_s
                 self._began_s = now_s
-            crowded = self._busy_s > CROWDED * passed_s
-            if crowded != self.crowded and self._calls:
-                self._signal(signal.SIGCONT if crowded else signal.SIGSTOP)
-            self.crowded, self._reviewed_s, self._window_s, self._busy_s = crowded, now_s, now_s, 0.0
+            self.crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
+            self._window_s, self._busy_s = now_s, 0.0
+            self._processes = [*self._processes[1:], *self._processes[:1]]
+            self._direct()
 
-    def _signal(self, what: signal.Signals) -> None:
-        for process in self._behind:
-            if process is not None:
-                _send(process, what)
+    def _direct(self) -> None:
+        """Stop those processes that are to stand still now, and have the others go on."""
+        for place, process in enumerate(self._processes):
+            self._stop(process, place > 0 if self.crowded else self._calls > 0)
+
+    def _stop(self, process: int, stands: bool) -> None:
+        """Where something changes: others may stop it, too."""
+        if stands != (process in self._stopped):
+            (self._stopped.add if stands else self._stopped.discard)(process)
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGSTOP if stands else signal.SIGCONT)
 
     def _after_fork(self) -> None:
         """In a forked child: the processes are the parent's."""
         self.__init__()  # type: ignore[misc]
-
-
-def _send(process: int, what: signal.Signals) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(process, what)
 
 
 RIGHT_OF_WAY = RightOfWay()

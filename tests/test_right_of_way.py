@@ -70,6 +70,43 @@ def test_behind_calls_without_a_break_it_is_not_starved() -> None:
             assert is_stopped(process)
 
 
+def test_behind_calls_without_a_break_one_process_works_at_a_time_and_each_has_its_turn() -> None:
+    right = RightOfWay()
+    with spinning() as first, spinning() as second, right.behind(first), right.call():
+        with right.behind(second):
+            turns = []
+            for _ in range(4):
+                time.sleep(WINDOW_S)
+                right.review()
+                turns.append((is_stopped(first), is_stopped(second)))
+            assert right.crowded
+            assert turns == [(True, False), (False, True), (True, False), (False, True)]
+            time.sleep(WINDOW_S)
+            right.review()
+            assert is_stopped(first)
+        assert not is_stopped(first)  # the other one is done: it is the first one's turn
+        assert not is_stopped(second)
+
+
+def test_a_process_that_begins_amid_a_call_stands_still_at_once() -> None:
+    right = RightOfWay()
+    with spinning() as process, right.behind(), right.call():
+        with right.behind(process):
+            assert is_stopped(process)
+        assert not is_stopped(process)
+
+
+def test_paced_work_alone_sees_that_there_are_moments_again() -> None:
+    with RIGHT_OF_WAY.behind():
+        with RIGHT_OF_WAY.call():
+            time.sleep(WINDOW_S)
+            Unhurried().rest()
+            assert RIGHT_OF_WAY.crowded
+        time.sleep(WINDOW_S)
+        Unhurried().rest()
+        assert not RIGHT_OF_WAY.crowded
+
+
 def test_a_thread_of_this_process_is_told_and_never_signalled() -> None:
     right = RightOfWay()
     with right.behind(), right.call():

@@ -19,6 +19,7 @@ import onnx.parser
 import pytest
 
 import hotfuse
+from hotfuse.adaptive import controller
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
@@ -101,6 +102,16 @@ def test_kernels_come_by_themselves(session: Session) -> None:
     for rows in (1, 7, 96, 200):
         np.testing.assert_allclose(session.run(None, {"x": feed(rows)})[0], want(feed(rows)), rtol=1e-4, atol=1e-7)
     assert "generated kernels" in session.report().why
+
+
+def test_memory_of_un_fused_calls_is_given_back_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(controller, "give_back", lambda: given.append(is_fused(session)))
+    monkeypatch.setattr(controller, "GIVE_BACK_S", 0.1)
+    serve(session, lambda: given)
+    end_s = time.monotonic() + 1.0
+    serve(session, lambda: time.monotonic() > end_s)
+    assert given == [True]
 
 
 def test_settle_waits_for_what_can_be_done_without_a_call(session: Session) -> None:
