@@ -25,7 +25,7 @@ from hotfuse.runtime.memory import aligned_block
 
 KEPT = 3  # arrays of one result
 KEPT_BYTES = 1 << 30  # of them together; one is kept in any case, for its page faults take longer than most kernels
-ALL_BYTES = 1 << 26  # of all pools,
+ALL_BYTES = 1 << 25  # of all pools,
 RECENT_S = 1.0  # but for those that were asked so short a time ago
 
 
