@@ -2,7 +2,7 @@
 
 They are pickled, at a pace where something serves meanwhile: pickle keeps the interpreter to itself for 64 KiB at a time. Only
 what came from such a child, or from the parent, is ever unwrapped, and nothing from a file. Constants travel as plain arrays,
-and graphs without what they have worked out about themselves.
+and what works out things about itself travels without them: another thread may be about to add one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pickle
 from dataclasses import fields
 from typing import Any
 
+from hotfuse.codegen.recipe import Recipe
 from hotfuse.ir.graph import Constant, Graph
 from hotfuse.pace import Pace, hurry
 
@@ -31,15 +32,15 @@ def unwrap(body: bytes, pace: Pace = hurry) -> Any:
     return pickle.load(_Read(body, pace))
 
 
-def _graph(graph: Graph) -> tuple[Any, ...]:
-    return Graph, tuple(getattr(graph, field.name) for field in fields(Graph))
+def _by_fields(record: Any) -> tuple[Any, ...]:
+    return type(record), tuple(getattr(record, field.name) for field in fields(record))
 
 
 def _constant(constant: Constant) -> tuple[Any, ...]:
     return Constant, (constant.numpy(), constant.type)
 
 
-_FORMS: dict[type, Any] = {Graph: _graph, Constant: _constant}
+_FORMS: dict[type, Any] = {Graph: _by_fields, Recipe: _by_fields, Constant: _constant}
 
 
 class _Written:
