@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from hotfuse.runtime.child_main import AskBack, be_nice, run
+from hotfuse.runtime.child_main import AskBack, run
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 NO_SPINNING = {"OMP_WAIT_POLICY": "passive"}  # kernels run on all threads to be proved, and nobody is in a hurry
@@ -19,7 +19,6 @@ NO_SPINNING = {"OMP_WAIT_POLICY": "passive"}  # kernels run on all threads to be
 
 def main() -> None:
     os.environ.update(ONE_THREAD | NO_SPINNING)  # before numpy is imported, and so in no process but the worker's own
-    be_nice()
     run(answer, _prepare)
 
 

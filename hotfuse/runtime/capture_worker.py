@@ -1,5 +1,5 @@
 """The capture process: a program of `child_main`, in a copy of the process that serves or, as `python -m
-hotfuse.runtime.capture_worker [--behind]`, in one of its own.
+hotfuse.runtime.capture_worker`, in one of its own.
 
     greeting  JSON: the parent's working directory, command line and limit of recursion
     request   a skeleton of a `TraceRequest`  ->  ("done", Trace), ("failed", (reason, details)) or, for a SelfChange,
@@ -19,14 +19,12 @@ import sys
 from typing import Any, NoReturn
 
 from hotfuse.errors import HotfuseError
-from hotfuse.runtime.child_main import be_nice, run
+from hotfuse.runtime.child_main import run
 
 SELDOM = (100_000, 20, 20)  # objects between collections: a trace makes millions that live, and looking at them took a sixth
 
 
-def main(behind: bool) -> NoReturn:
-    if behind:
-        be_nice()
+def main() -> NoReturn:
     run(lambda request, ask_back: answer(request), _prepare)
 
 
@@ -81,4 +79,4 @@ def _prepare(greeting: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main("--behind" in sys.argv)
+    main()

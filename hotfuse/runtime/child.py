@@ -44,6 +44,7 @@ START, TIMEOUT, HUNG, MEMORY, DIED = "start", "timeout", "hung", "memory", "died
 NONSENSE, RAISED = "nonsense", "raised"
 POLL_S = 0.2  # between looks at a child
 PATIENCE = 10  # times as long as it may take, where it waits for a core
+NICE = 10  # a tenth of a core that others want; the idle class would starve behind calls without a pause
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 Serve = Callable[[bytes], bytes | memoryview]
@@ -81,6 +82,8 @@ class ChildProcess:
         except (OSError, Warning) as error:  # Python warns of forks, and some take warnings for errors
             raise WorkerError(f"no {name} can be started: {error}", START) from error
         self.pid = self._process.pid
+        if behind:
+            _make_nice(self.pid)
         self._inherited_bytes = resident_bytes(self.pid) if isinstance(self._process, Forked) else 0
         self._socket.setblocking(False)
 
@@ -206,6 +209,12 @@ class ChildProcess:
         status = self._process.returncode
         how = signal.strsignal(-status) if status is not None and status < 0 else f"exit status {status}"
         return WorkerError(f"the {self._name} died ({how})", DIED)
+
+
+def _make_nice(pid: int) -> None:
+    """At once: before it is up, a child takes as much of a core as calls do."""
+    with contextlib.suppress(OSError):  # it is gone
+        os.setpriority(os.PRIO_PROCESS, pid, min(os.nice(0) + NICE, 19))
 
 
 def _served(serve: Serve | None, question: bytes) -> tuple[bytes, bytes | memoryview]:

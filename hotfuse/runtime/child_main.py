@@ -97,17 +97,6 @@ class _Parent:
         return body
 
 
-# A tenth of a core that others want, and all of an idle one. Teams of threads wait for their slowest: callers without a pause
-# lose more than that. With a sixteenth they lost as much, and for longer. The idle class would starve behind them.
-NICE = 10
-
-
-def be_nice(level: int = NICE) -> None:
-    """Take a smaller share of a core that others want."""
-    with contextlib.suppress(OSError):
-        os.nice(level)
-
-
 def _greet(body: bytes) -> None:
     hello: dict[str, Any] = json.loads(body)
     if os.getppid() != hello["parent"]:  # it was gone before the kernel knew that we care

@@ -56,7 +56,7 @@ class Replayer:
     def _ask(self, request: ReplayRequest) -> tuple[Finding, ...]:
         if self._child is None or not self._child.alive:
             self.close()
-            self._child = ChildProcess(spawned(MODULE), name="process that replayed it")
+            self._child = ChildProcess(spawned(MODULE), name="process that replayed it", behind=False)
         try:
             answer = self._child.ask(wrap(request), self._timeout_s, self._config.max_worker_bytes)
         except WorkerError as error:

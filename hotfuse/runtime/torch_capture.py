@@ -172,10 +172,9 @@ class CaptureProcess(ChildProcess):
         if kind.copy:
             if behind:
                 Unhurried().rest()  # not amid a call
-            super().__init__(forked(lambda: main(behind)), "capture process", hello, behind, HANG_S)
+            super().__init__(forked(main), "capture process", hello, behind, HANG_S)
         else:
-            start = spawned("hotfuse.runtime.capture_worker", ("--behind",) if behind else ())
-            super().__init__(start, "capture process", hello, behind)
+            super().__init__(spawned("hotfuse.runtime.capture_worker"), "capture process", hello, behind)
 
 
 def _hello() -> dict[str, Any]:

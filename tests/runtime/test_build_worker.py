@@ -32,7 +32,7 @@ from hotfuse.runtime.build_jobs import MODULE, ask_weights, build_job, build_poo
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.child_main import NICE
+from hotfuse.runtime.child import NICE
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import build_executor

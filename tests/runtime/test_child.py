@@ -204,14 +204,21 @@ def test_where_no_process_can_be_started_the_error_says_so(monkeypatch: pytest.M
 def test_its_priority_group_and_limits(toy: ChildProcess) -> None:
     mine = os.nice(0)
     assert toy.ask(b"facts group", *LIMITS) == str(toy.pid).encode()
-    assert toy.ask(b"facts nice", *LIMITS) == str(mine).encode()
+    assert toy.ask(b"facts nice", *LIMITS) == str(min(mine + child.NICE, 19)).encode()
     assert toy.ask(b"facts oom", *LIMITS) == b"1000"
     assert toy.ask(b"facts core", *LIMITS) == b"0"
-    nice = ChildProcess(spawned(TOY, ("--nice", "more")))
-    assert nice.ask(b"facts nice", *LIMITS) == str(min(mine + 5, 19)).encode()
-    assert nice.ask(b"facts argv", *LIMITS) == b"['--nice', 'more']"
-    nice.kill()
-    nice.forget()
+    urgent = ChildProcess(spawned(TOY, ("one", "more")), behind=False)
+    assert urgent.ask(b"facts nice", *LIMITS) == str(mine).encode()
+    assert urgent.ask(b"facts argv", *LIMITS) == b"['one', 'more']"
+    urgent.kill()
+    urgent.forget()
+
+
+def test_it_is_nice_before_it_is_up() -> None:
+    made = ChildProcess(spawned(TOY))
+    assert os.getpriority(os.PRIO_PROCESS, made.pid) == min(os.nice(0) + child.NICE, 19)
+    made.kill()
+    made.forget()
 
 
 def test_what_it_started_goes_with_it(toy: ChildProcess) -> None:

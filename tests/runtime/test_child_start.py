@@ -249,12 +249,12 @@ def test_where_no_copy_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not copied on" in why_not_fork(0)
 
 
-def _hang(behind: bool) -> NoReturn:
+def _hang() -> NoReturn:
     while True:
         time.sleep(1000)
 
 
-def _die(behind: bool) -> NoReturn:
+def _die() -> NoReturn:
     os._exit(3)
 
 

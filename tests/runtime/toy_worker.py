@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotfuse.runtime.child_main import HEADER, AskBack, be_nice, run
+from hotfuse.runtime.child_main import HEADER, AskBack, run
 
 Deed = Callable[[str, AskBack], bytes]
 
@@ -151,6 +151,4 @@ def prepare(greeting: bytes) -> None:
 
 
 if __name__ == "__main__":
-    if "--nice" in sys.argv:
-        be_nice(5)
     run(answer, prepare)
