@@ -25,7 +25,7 @@ REST_S = 0.004  # of each, where nobody knows of calls: work takes nine times as
 CROWDED_S = 0.008  # where calls follow each other at once: they lose what it takes, and what a process behind them takes, too
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
-LONGEST_S = 0.05  # of rests behind calls that follow each other at once
+LONGEST_S = 0.05  # of such a rest
 
 Pace = Callable[[], None]
 

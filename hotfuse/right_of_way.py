@@ -121,10 +121,13 @@ class RightOfWay:
 
     def _stop(self, process: int, stands: bool) -> None:
         """Where something changes: others may stop it, too."""
-        if stands != (process in self._stopped):
-            (self._stopped.add if stands else self._stopped.discard)(process)
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGSTOP if stands else signal.SIGCONT)
+        if stands == (process in self._stopped):
+            return
+        self._stopped.add(process)  # before it is, and until it goes on: whatever comes in between, nobody forgets it
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGSTOP if stands else signal.SIGCONT)
+        if not stands:
+            self._stopped.discard(process)
 
     def _after_fork(self) -> None:
         """In a forked child: the processes are the parent's."""

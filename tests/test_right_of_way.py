@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hotfuse import pace
 from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RIGHT_OF_WAY, WINDOW_S, RightOfWay
 
@@ -29,7 +31,8 @@ def spinning() -> Iterator[int]:
 
 
 def is_stopped(process: int) -> bool:
-    time.sleep(0.01)
+    """After a moment: a signal is taken with the next turn on a core."""
+    time.sleep(0.06)
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
@@ -96,15 +99,35 @@ def test_a_process_that_begins_amid_a_call_stands_still_at_once() -> None:
         assert not is_stopped(process)
 
 
-def test_paced_work_alone_sees_that_there_are_moments_again() -> None:
-    with RIGHT_OF_WAY.behind():
-        with RIGHT_OF_WAY.call():
+def test_paced_work_alone_sees_that_there_are_moments_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = RightOfWay()
+    monkeypatch.setattr(pace, "RIGHT_OF_WAY", right)
+    with right.behind():
+        with right.call():
             time.sleep(WINDOW_S)
             Unhurried().rest()
-            assert RIGHT_OF_WAY.crowded
+            assert right.crowded
         time.sleep(WINDOW_S)
         Unhurried().rest()
-        assert not RIGHT_OF_WAY.crowded
+        assert not right.crowded
+
+
+def test_a_process_goes_on_when_its_turn_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = RightOfWay()
+
+    def interrupted(process: int, what: int) -> None:
+        raise KeyboardInterrupt
+
+    with spinning() as process:
+        with right.behind(process):
+            right.enter()
+            assert is_stopped(process)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "kill", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    right.leave()
+            assert is_stopped(process)
+        assert not is_stopped(process)
 
 
 def test_a_thread_of_this_process_is_told_and_never_signalled() -> None:

@@ -141,8 +141,9 @@ class Controller:
             self._audit()
         if now_s > self._give_back_s:
             self._give_back_s = math.inf
-            Unhurried().rest()  # between two calls, if they leave room
-            give_back()
+            if self._lineup.serving:
+                Unhurried().rest()  # between two calls, if they leave room
+                give_back()
 
     def _look(self) -> None:
         """Tell the machine of the calls since the last look, and of the time."""

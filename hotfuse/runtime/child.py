@@ -186,8 +186,8 @@ class ChildProcess:
 
     def _check(self, limits: _Limits, asks: bool = False) -> None:
         self._check_memory(limits)
+        limits.time.look(asks)  # before it goes on, if it is its turn: it did not have the time in which it stood
         RIGHT_OF_WAY.review()
-        limits.time.look(asks)
         if limits.time.had_s >= limits.timeout_s:
             raise WorkerError(f"the {self._name} took longer than {limits.timeout_s:g} s and was stopped", TIMEOUT)
         if time.monotonic() >= limits.deadline_s:

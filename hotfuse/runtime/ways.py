@@ -34,9 +34,11 @@ class Ways(Generic[Way]):
         return found[1]
 
     def put(self, form: Hashable, bound: BoundPlan, way: Way) -> None:
+        """Where there are too many, the oldest goes whose plan was not used of late."""
         with self._lock:
-            while self._table and len(self._table) >= self._limit:  # the oldest: its plan was dropped before it was put here
-                self._remove(next(iter(self._table)))
+            while form not in self._table and self._table and len(self._table) >= self._limit:
+                idle = (old for old, (plan, _) in self._table.items() if id(plan) not in self._used)
+                self._remove(next(idle, next(iter(self._table))))
             if self._limit:
                 self._table[form] = bound, way
 
@@ -55,7 +57,8 @@ class Ways(Generic[Way]):
 
     def _remove(self, form: Hashable) -> None:
         bound, _ = self._table.pop(form)
-        self._used.discard(id(bound))
+        if all(plan is not bound for plan, _ in self._table.values()):
+            self._used.discard(id(bound))
 
     def clear(self) -> None:
         with self._lock:

@@ -55,7 +55,9 @@ class Twice(Session):
 class Failing(Session):
     """Fails once. Its own count: threads pass over numbers of the session's."""
 
-    numbers = count()
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.numbers = count()
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None) -> list[Any]:
         if next(self.numbers) == 50:
