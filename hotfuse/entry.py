@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -> Session | ExportedModel:
     chosen = resolve(config, options)
     if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".pt2"):
+        from hotfuse.entry_torch import adapt
         from hotfuse.frontends.torch_archive import load_archive
         from hotfuse.runtime.torch_exported import compile_exported
 
-        return compile_exported(load_archive(source, chosen), chosen)
+        return compile_exported(load_archive(source, chosen), chosen, adapt)
     _refuse_torch(source)
     from hotfuse.frontends.onnx_model import load_onnx
 

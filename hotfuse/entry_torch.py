@@ -1,8 +1,9 @@
-"""What `hotfuse.compile` does. It imports little: whoever compiles a module calls it next, and waits for that."""
+"""What `hotfuse.compile` and `torch.compile(backend="hotfuse")` do. It imports little: whoever compiles a module calls it next,
+and waits for that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
 
 
 def compile_torch(model: Any, config: Config | None, options: Mapping[str, Any]) -> Any:
-    return compile_model(model, config, options, _adapt)
+    return compile_model(model, config, options, adapt)
 
 
-def _adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
+def dynamo_backend(gm: Any, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **others: Any) -> Any:
+    """Dynamo's entry point."""
+    from hotfuse.runtime.torch_backend import hotfuse
+
+    return hotfuse(gm, example_inputs, options, adapt, **others)
+
+
+def adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
     """Have the calls of a captured class answered by kernels, once there are some."""
     from hotfuse.adaptive.class_subject import ClassSubject
     from hotfuse.adaptive.subject import rules_of

@@ -261,5 +261,5 @@ def _executors_of(model: Any) -> list[Any]:
         return [served.runner.executor for member in family.all() for served in member.classes]
     if best is not None:
         return [best.executor]
-    runner = model._runner
+    runner = model._fastest
     return [model._executor if runner is None else runner.executor]

@@ -1,20 +1,23 @@
 """The Dynamo backend: `torch.compile(model, backend="hotfuse")`.
 
-By default the graph that Dynamo traced answers as it is, at once. With `options={"wait": True}` (or HOTFUSE_WAIT=1)
-AOTAutograd hands over a functional forward graph and, for training, a backward graph; each becomes a plan, un-fused or, with
-`tier=1`, of generated kernels. Parameters and buffers come as arguments of every call; where nothing is trained, what a plan
-prepares from them is prepared once and watched. Whatever fails on the way leaves Dynamo's own graph in place and an event in
-`EVENTS`; with `strict` it raises.
+By default the graph that Dynamo traced answers as it is, at once, and is adapted while it serves (`torch_dynamo`); where
+gradients are wanted it stays as it is. With `options={"wait": True}` (or HOTFUSE_WAIT=1) AOTAutograd hands over a functional
+forward graph and, for training, a backward graph; each becomes a plan, un-fused or, with `tier=1`, of generated kernels.
+Parameters and buffers come as arguments of every call; where nothing is trained, what a plan prepares from them is prepared
+once and watched. Whatever fails on the way leaves Dynamo's own graph in place and an event in `EVENTS`; with `strict` it
+raises.
 
-State: `EVENTS`, the log of all backend calls of this process, and `COMPILED`, the programs made, newest last (bounded).
+State: `EVENTS`, the log of all backend calls of this process; `SERVED`, what answers and adapts, as long as Dynamo holds it;
+`COMPILED`, the programs made, newest last (bounded).
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx
 from torch._guards import TracingContext
@@ -32,21 +35,35 @@ from hotfuse.passes import optimize
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import make_executor
 from hotfuse.runtime.torch_call import run_program
+from hotfuse.runtime.torch_dynamo import GraphServing
 from hotfuse.runtime.torch_engine import TORCH
 from hotfuse.runtime.torch_runner import Runner, form_of
 
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_family import Adapt
+
 EVENTS = EventLog()
+SERVED: weakref.WeakSet[GraphServing] = weakref.WeakSet()
 COMPILED: deque[CapturedProgram] = deque(maxlen=64)
 Compiled = Callable[..., Any]
 
 
 def hotfuse(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **others: Any
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    adapt: Adapt | None = None,
+    **others: Any,
 ) -> Compiled:
-    """Dynamo's entry point: a function that answers as `gm` does."""
+    """A function that answers as `gm` does. `adapt` is told of what is captured while it does."""
     if others:
         raise ConfigError(f"{', '.join(others)} is Inductor's; pass options={{...}} (fields of hotfuse.Config)")
     config = Config.from_environment(**dict(options or {}))
+    if config.adapts and adapt is not None:
+        serving = GraphServing(gm, config, EVENTS, adapt)
+        SERVED.add(serving)
+        EVENTS.emit("backend.adapts", "dynamo graph", "the traced graph answers until kernels are proved")
+        return serving
     if not config.wait or config.tier == 0:
         EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")
         return cast(Compiled, gm.forward)

@@ -3,15 +3,18 @@
 Weights are the program's own. Arguments that the export excluded are refused before anything runs. Where gradients are wanted,
 where tier=0 allows nothing else, and after `close`, torch's own module of the program answers.
 
-Native code, where the configuration has it made before the first answer, is made by the first call; what it cannot answer is
-left to the un-fused plan. State: that code, with the weights prepared for it (`Runner`'s), and torch's module once it is asked.
+By default that module is compiled as any other: it answers until kernels are proved against it. With `wait` a plan of our own
+answers, un-fused or, with tier=1, of native code that the first call makes; what that cannot answer the un-fused one does.
+
+State: torch's module once it is asked, with what serves in its place; the native code that was waited for, with the weights
+prepared for it (`Runner`'s).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,15 +40,23 @@ from hotfuse.runtime.report import GraphReport, explain_text, make_report
 from hotfuse.runtime.story import Story
 from hotfuse.runtime.torch_call import as_input, has_form, lies_as_captured, run_program
 from hotfuse.runtime.torch_engine import TORCH
+from hotfuse.runtime.torch_module import Controls
 from hotfuse.runtime.torch_runner import Runner, form_of
+
+if TYPE_CHECKING:
+    from hotfuse.runtime.torch_family import Adapt
 
 
 class ExportedModel:
     """Runs one exported program. Any number of threads may call it at once, unless the program changes its own buffers."""
 
-    def __init__(self, exported: Any, program: CapturedProgram, arguments: Arguments, config: Config) -> None:
+    def __init__(
+        self, exported: Any, program: CapturedProgram, arguments: Arguments, config: Config, adapt: Adapt | None = None
+    ) -> None:
         self.config = config
         self.events = EventLog(config.max_events)
+        self._adapt = adapt if config.adapts else None
+        self._served: Controls | None = None  # what adapts torch's module
         self.program = program
         self.arguments = arguments
         self._executor = Executor(trivial_plan(program.graph), TORCH, config)
@@ -88,11 +99,25 @@ class ExportedModel:
         """The answer to checked leaves of a call, in the program's own structure."""
         self._check(leaves)
         self._calls += 1
-        why = self._why_torch(leaves)
-        if why:
-            args, kwargs = pytree.tree_unflatten(leaves, self._input_tree)
+        served = self._adapting()
+        why = self._why_torch(leaves) if served is None else ""
+        if served is None and not why:
+            return self._build(self._compute(leaves))
+        args, kwargs = pytree.tree_unflatten(leaves, self._input_tree)
+        if served is None:
             return self._module(why)(*args, **kwargs)
-        return self._build(self._compute(leaves))
+        return served.root.call(served.module, args, kwargs)
+
+    def _adapting(self) -> Controls | None:
+        """What serves in place of torch's module, where that is adapted."""
+        if self._adapt is None or self._closed:
+            return None
+        if self._served is None:
+            module = self._module("until kernels are proved")
+            with self._lock:
+                if self._served is None:
+                    self._served = Controls(module, self.config, self._adapt, self.events)
+        return self._served
 
     def _compute(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """By native code where there is some. What it was not made for is tier 0's, and so are errors."""
@@ -146,7 +171,8 @@ class ExportedModel:
         with self._lock:
             if self._eager is None:
                 self.events.emit("serve.eager", "exported program", why)
-                self._eager = self._exported.module(check_guards=False)  # `_check` did; torch would run them as code
+                module = self._exported.module(check_guards=False)  # `_check` did; torch would run them as code
+                self._eager = torch.fx.GraphModule(module, module.graph)  # without hooks that check the same again
         return self._eager
 
     def _check(self, leaves: Sequence[Any]) -> None:
@@ -189,16 +215,18 @@ class ExportedModel:
 
     def report(self) -> GraphReport:
         """What the program is made of, what happened so far, and why it is not faster yet."""
-        return make_report(
-            "exported program",
-            self.graph,
-            self.program.opaque,
-            self._executor if self._runner is None else self._runner.executor,
-            self._calls,
-            self.events,
-            self._closed,
-            self.program.share,
-        )
+        runner = self._fastest
+        program = self.program if runner is None else runner.captured
+        executor = self._executor if runner is None else runner.executor
+        known = (program.graph, program.opaque, executor, self._calls, self.events, self._closed, program.share)
+        return make_report("exported program", *known)
+
+    @property
+    def _fastest(self) -> Runner | None:
+        """What has native code, if anything does."""
+        if self._runner is not None or self._served is None:
+            return self._runner
+        return next((served.runner for served in self._served.root.classes if served.tier), None)
 
     def story(self, id: str) -> Story:
         """What became of one subgraph, known by its id, the beginning of that, or one of its nodes."""
@@ -209,24 +237,29 @@ class ExportedModel:
         return explain_text(self.graph)
 
     def settle(self, timeout_s: float = 60.0) -> bool:
-        """True when no compilation is pending for the shapes seen so far: native code is made by the call that needs it."""
-        return True
+        """Wait until no capture and no compilation is pending for the calls seen so far; False if that takes longer than
+        `timeout_s`. What is waited for is made by the call that needs it."""
+        return self._served is None or self._served.settle(timeout_s)
 
     def refresh(self) -> None:
         """Forget what was derived from the program's weights: prepared ones and bound plans."""
         self._executor.clear()
         if self._runner is not None:
             self._runner.clear()
+        if self._served is not None:
+            self._served.refresh()
 
     def close(self) -> None:
         """Free bound plans. From now on torch's own module answers."""
         self._closed = True
         self._compile, self._runner = False, None
         self._executor.clear()
+        if self._served is not None:
+            self._served.close()
 
 
-def compile_exported(exported: Any, config: Config) -> ExportedModel:
-    """An exported program that hotfuse runs."""
+def compile_exported(exported: Any, config: Config, adapt: Adapt | None = None) -> ExportedModel:
+    """An exported program that hotfuse runs. `adapt` is told of what is captured while it serves."""
     with declared_ranges(exported):
         arguments = read_arguments(exported)
     call = call_again(exported)
@@ -235,7 +268,7 @@ def compile_exported(exported: Any, config: Config) -> ExportedModel:
             program = import_exported(exported, config, call)
         except CaptureError:  # perhaps because of what its outputs are to each other; else it fails again
             program = import_exported(exported, config)
-    return ExportedModel(exported, replace(program, graph=optimize(program.graph)), arguments, config)
+    return ExportedModel(exported, replace(program, graph=optimize(program.graph)), arguments, config, adapt)
 
 
 def _weight_names(program: CapturedProgram) -> list[str]:

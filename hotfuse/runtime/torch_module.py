@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 class Controls:
     """What users may ask of a compiled model."""
 
-    def __init__(self, module: torch.nn.Module, config: Config, adapt: Adapt | None = None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, config: Config, adapt: Adapt | None = None, events: EventLog | None = None
+    ) -> None:
+        """`events` is a log that others write to as well; without one this has its own."""
         self.module = module
         self.config = config
-        self.events = EventLog(config.max_events)
+        self.events = EventLog(config.max_events) if events is None else events
         self.family = Family(config, self.events, adapt=adapt)
         self.root = Member(module, "", self.family)
 
@@ -126,7 +129,7 @@ def compile_model(model: Any, config: Config | None, options: Mapping[str, Any],
     if isinstance(model, torch.export.ExportedProgram):
         from hotfuse.runtime.torch_exported import compile_exported
 
-        return compile_exported(model, chosen)
+        return compile_exported(model, chosen, adapt)
     if hasattr(type(model), "_hotfuse"):
         model = model._hotfuse.module
     if isinstance(model, torch.nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.export import Dim
 
+import hotfuse
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError, InputError
 from hotfuse.frontends.torch_guard_text import is_guard, read_guard
@@ -344,3 +346,47 @@ def test_weights_that_got_another_form_are_not_read_as_they_were() -> None:
     torch.testing.assert_close(model(x), layer(x))
     layer.weight.data = torch.randn(48, 64)
     torch.testing.assert_close(model(x), layer(x))
+
+
+def test_by_default_programs_come_to_be_answered_by_kernels() -> None:
+    torch.manual_seed(0)
+    module = Classifier().eval()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    program = torch.export.export(module, (ids,), dynamic_shapes={"ids": {0: AUTO, 1: AUTO}})
+    model = hotfuse.compile(program, cache="off", stress="always-top")
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), module(ids))
+        assert not model.events.of("tier.publish")  # the program's own module answered
+        deadline = time.monotonic() + 60
+        while not model.events.of("tier.publish"):
+            assert time.monotonic() < deadline, str(model.report())
+            torch.testing.assert_close(model(ids), module(ids))
+            model.settle(1.0)
+        for shape in ((2, 3), (4, 7), (2, 3)):
+            ids = torch.randint(0, 9, shape)
+            torch.testing.assert_close(model(ids), module(ids))
+            (found,) = model.run(None, {"ids": ids.numpy()})
+            torch.testing.assert_close(torch.from_numpy(found), module(ids))
+        with pytest.raises(IndexError):
+            model(torch.full((2, 3), 9))
+        with pytest.raises(InputError, match="must have elements of type"):
+            model(ids.float())
+        module.head.weight.mul_(-2.0)  # which is the program's own, or a copy
+        model._weights["head.weight"].copy_(module.head.weight)
+        torch.testing.assert_close(model(ids), module(ids))
+    report = model.report()
+    assert "generated kernels" in report.why
+    assert report.subgraphs
+    assert report.calls == model._calls
+    model.close()
+    torch.testing.assert_close(model(ids), module(ids))
+    assert model.report().why == "it was closed"
+
+
+def test_gradients_of_an_adapted_program_are_torchs() -> None:
+    module = Classifier()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    program = torch.export.export(module, (ids,))
+    model = hotfuse.compile(program, cache="off", stress="always-top")
+    model(ids).sum().backward()
+    assert program.state_dict["head.weight"].grad is not None
