@@ -126,9 +126,11 @@ class Config:
             raise ConfigError(f"stress must be text, not {self.stress!r}")
         for name, value in parse(self.stress).options.items():
             object.__setattr__(self, name, value)
-        for name, share in (("max_value_bytes", 2), ("max_capture_bytes", 2), ("max_worker_bytes", 4)):
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, _usable_memory_bytes() // share)
+        shares = {"max_value_bytes": 2, "max_capture_bytes": 2, "max_worker_bytes": 4}
+        open_limits = [name for name in shares if getattr(self, name) == 0]
+        usable = _usable_memory_bytes() if open_limits else 0
+        for name in open_limits:
+            object.__setattr__(self, name, usable // shares[name])
 
     @property
     def native(self) -> bool:

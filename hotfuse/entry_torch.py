@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import hotfuse.hardware.machine  # noqa: F401  (which a Config asks for the memory that there is)
 from hotfuse.config import Config
 from hotfuse.runtime.torch_module import compile_model
 

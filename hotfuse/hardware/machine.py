@@ -77,8 +77,11 @@ def _read(path: Path) -> str:
 
 def _field(text: str, name: str) -> str:
     """The value of the first line `name : value`."""
-    found = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text, re.M)
-    return found.group(1).strip() if found else ""
+    for line in text.splitlines():
+        head, colon, value = line.partition(":")
+        if colon and head.strip() == name:
+            return value.strip()
+    return ""
 
 
 def _kib(text: str) -> int:
