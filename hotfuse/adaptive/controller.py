@@ -12,7 +12,6 @@ background's thread touches it.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -45,18 +44,16 @@ from hotfuse.adaptive.message import (
     Withdraw,
 )
 from hotfuse.adaptive.promotion import next_target
+from hotfuse.adaptive.spare import SPARE
 from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target
 from hotfuse.adaptive.watch import Watch
-from hotfuse.pace import Unhurried
-from hotfuse.runtime.memory import give_back
 from hotfuse.runtime.turns import Times
 from hotfuse.stress import parse
 
 FORMS = 256  # that are known by their texts
-GIVE_BACK_S = 3.0  # after native code was published: what calls of the original left of memory is free
 LOOK_S = 0.005  # of calls, after which the background looks at once and not with the next tick
 
 
@@ -72,7 +69,6 @@ class Controller:
         self._audits = Audits()
         self.watch = Watch(background.post)
         self._unseen_s = 0.0
-        self._give_back_s = math.inf
         self._posted = self._closed = False
         self._forms: dict[str, Hashable] = {}
         self._making = Making(subject, self._lineup, self._forms, self._told, background.post)
@@ -139,11 +135,8 @@ class Controller:
         self._look()
         if self._audits.is_due(now_s):
             self._audit()
-        if now_s > self._give_back_s:
-            self._give_back_s = math.inf
-            if self._lineup.serving:
-                Unhurried().rest()  # between two calls, if they leave room
-                give_back()
+        if self._lineup.serving:
+            SPARE.tick(now_s)
 
     def _look(self) -> None:
         """Tell the machine of the calls since the last look, and of the time."""
@@ -237,7 +230,7 @@ class Controller:
             case Publish():
                 if isinstance(decision.target, Generic):
                     self._tally.forget(1)
-                    self._give_back_s = time.monotonic() + GIVE_BACK_S
+                    SPARE.published(time.monotonic())
                 self._subject.forget_sample()
                 self._serve((*self._lineup.serving, decision.target))
             case Withdraw() | Retire():

@@ -19,7 +19,7 @@ import onnx.parser
 import pytest
 
 import hotfuse
-from hotfuse.adaptive import controller
+from hotfuse.adaptive import spare
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
@@ -106,8 +106,8 @@ def test_kernels_come_by_themselves(session: Session) -> None:
 
 def test_memory_of_un_fused_calls_is_given_back_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
-    monkeypatch.setattr(controller, "give_back", lambda: given.append(is_fused(session)))
-    monkeypatch.setattr(controller, "GIVE_BACK_S", 0.1)
+    monkeypatch.setattr(spare, "give_back", lambda: given.append(is_fused(session)))
+    monkeypatch.setattr(spare, "SOON_S", 0.1)
     serve(session, lambda: given)
     end_s = time.monotonic() + 1.0
     serve(session, lambda: time.monotonic() > end_s)
