@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import fields
 
@@ -71,6 +72,7 @@ class Controller:
         self._unseen_s = 0.0
         self._posted = self._closed = False
         self._forms: dict[str, Hashable] = {}
+        self.baked_calls: Counter[str] = Counter()  # by the text of a target, as far as calls were looked at
         self._making = Making(subject, self._lineup, self._forms, self._told, background.post)
         self._quiet = threading.Condition()
         background.register(self)
@@ -145,6 +147,8 @@ class Controller:
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
             self._keep_form(text, form)
+            if tier and (baked := Baked(text)) in self._lineup.serving:
+                self.baked_calls[str(baked)] += count
             self.watch.count(form, tier, count, seconds, now_s)
             self._audits.count(count if tier else 0)
             self._tell(Called(now_s, text, tier, seconds, count))

@@ -97,6 +97,9 @@ class SessionSubject:
     def unit_seconds(self) -> Mapping[str, float]:
         return self.controller.watch.unit_seconds()
 
+    def baked_calls(self) -> Mapping[str, int]:
+        return dict(self.controller.baked_calls)
+
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
 

@@ -116,9 +116,10 @@ def make_report(
     closed: bool,
     share: float | None = None,
     seconds: Mapping[str, float] | None = None,
+    baked_calls: Mapping[str, int] | None = None,
 ) -> GraphReport:
     """`share` is the captured share of the original model, where that does not follow from the number of nodes; `seconds` what
-    units take, by name, where that was profiled."""
+    units take, by name, where that was profiled; `baked_calls` how many calls each target for some sizes answered."""
     every = [node for g in graph.walk() for node in g.nodes]
     found = 1.0 - len(opaque) / len(every) if every else 1.0
     return GraphReport(
@@ -134,7 +135,7 @@ def make_report(
         events.counted(),
         _why(executor.config, calls, closed, len(opaque), executor.native),
         tuple(GeneratedKernel(ops, count, why) for (ops, why), count in Counter(executor.choices).most_common()),
-        make_source(graph, executor, events, calls, seconds),
+        make_source(graph, executor, events, calls, seconds, baked_calls),
     )
 
 

@@ -42,6 +42,9 @@ class Observer(Protocol):
     def unit_seconds(self) -> Mapping[str, float]:
         """What units of what serves take, by name, as far as they were traced."""
 
+    def baked_calls(self) -> Mapping[str, int]:
+        """How many calls were answered by what was made for some sizes only, by target, as far as they were looked at."""
+
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; False if that takes longer."""
 

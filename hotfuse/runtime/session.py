@@ -186,10 +186,10 @@ class Session:
 
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
-        executor, seconds = self._best.executor, None if self.observer is None else self.observer.unit_seconds()
-        return make_report(
-            self.graph.name, self.graph, self.opaque, executor, self._calls, self.events, self._closed, seconds=seconds
-        )
+        observer = self.observer
+        seconds, baked = ({}, {}) if observer is None else (observer.unit_seconds(), observer.baked_calls())
+        known = (self.graph.name, self.graph, self.opaque, self._best.executor, self._calls, self.events, self._closed)
+        return make_report(*known, seconds=seconds, baked_calls=baked)
 
     def story(self, id: str) -> Story:
         """What became of one subgraph, known by its id, the beginning of that, or one of its nodes."""

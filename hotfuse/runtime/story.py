@@ -74,8 +74,8 @@ class Story:
 @dataclass(frozen=True, eq=False)
 class Source:
     """What stories are told from: the original graph, the one that native code was made of, what runs of that natively, and
-    events. `seconds` are those of a call, by the name or id of a subgraph, where it was profiled, and `counts` its executions,
-    where they were counted. Nothing of it keeps constants, code or scratch memory of the model."""
+    events. `seconds` are those of a call, by the name or id of a subgraph, where it was profiled, and `baked_calls` those that
+    each target for some sizes answered, where they were counted. Nothing of it keeps constants, code or scratch memory."""
 
     graph: Graph
     main: Graph
@@ -83,16 +83,21 @@ class Source:
     events: tuple[Event, ...]
     calls: int
     seconds: Mapping[str, float] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    baked_calls: Mapping[str, int] = field(default_factory=dict)
 
 
 def make_source(
-    graph: Graph, executor: Executor, events: Iterable[Event], calls: int, seconds: Mapping[str, float] | None = None
+    graph: Graph,
+    executor: Executor,
+    events: Iterable[Event],
+    calls: int,
+    seconds: Mapping[str, float] | None = None,
+    baked_calls: Mapping[str, int] | None = None,
 ) -> Source:
     """Of a graph, and what answers its calls now."""
     main = replace(executor.plan.graph, constants={})
     wanted = tuple(e for e in events if e.kind == _MADE or e.kind.startswith("tier."))
-    return Source(replace(graph, constants={}), main, served_by(executor), wanted, calls, seconds or {})
+    return Source(replace(graph, constants={}), main, served_by(executor), wanted, calls, seconds or {}, baked_calls or {})
 
 
 def tell(source: Source) -> tuple[Story, ...]:
@@ -248,17 +253,21 @@ class _Life:
     def _story(self, part: Subgraph, runs: bool) -> Story:
         source, id = self._source, part.id
         name = id if part.kind == BAKED else part.nodes[-1]  # events and profiles name what is for all sizes by a node
-        executions = None if part.kind == BAKED else self._executions.get(id, 0)
         return Story(
             part,
             self._state(part, runs),
-            source.counts.get(id, source.counts.get(name, executions) if runs else executions),
+            self._counted(id) if part.kind == BAKED else self._executions.get(id, 0),
             source.seconds.get(id, source.seconds.get(name) if runs else None),
             None,
             self._made_from.get(id, ()),
             tuple(self._became.get(id, ())),
             tuple(self._chapters.get(id, ())),
         )
+
+    def _counted(self, id: str) -> int | None:
+        """Calls that were answered by what sizes decide about; None if nobody counted."""
+        counted = [self._source.baked_calls[t] for t, ids in self._built.items() if id in ids and t in self._source.baked_calls]
+        return sum(counted) if counted else None
 
     def _state(self, part: Subgraph, runs: bool) -> str:
         if runs:
