@@ -16,7 +16,7 @@ from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 
 __version__ = "0.1.0"
-__all__ = ["Config", "HotfuseError", "compile", "load", "metrics", "serve_metrics"]
+__all__ = ["Config", "HotfuseError", "compile", "load", "metrics", "models", "serve_metrics"]
 
 
 def load(source: Any, config: Config | None = None, **options: Any) -> Any:
@@ -34,6 +34,14 @@ def compile(model: Any, config: Config | None = None, **options: Any) -> Any:
     from hotfuse.runtime.metrics import watch
 
     return watch(compile_torch(model, config, options))
+
+
+def models() -> list[Any]:
+    """Every model of this process that hotfuse serves, oldest first; those that `torch.compile(backend="hotfuse")` traced are
+    among them. Each has `report()`, `story(id)`, `explain()`, `settle()`, `refresh()`, `close()` and `events`."""
+    from hotfuse.runtime.metrics import models
+
+    return models()
 
 
 def metrics() -> str:

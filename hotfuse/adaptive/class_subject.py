@@ -62,15 +62,21 @@ class ClassSubject:
 
     # what calls tell, in callers' threads
 
-    def called(self, call: Call, served: ServedClass, seconds: float) -> None:
+    def called(self, call: Call, served: ServedClass, seconds: float, count: int = 1) -> None:
         special, self._last = self._serving.special, call.shapes
         self._sample.offer(call.shapes, math.inf if served.tier else seconds, lambda: self._take(call))
-        self.controller.note(call.shapes, served.tier, seconds)
+        self.controller.note(call.shapes, served.tier, seconds, count)
         if isinstance(special, Duel):
             special.note(served, seconds)
 
     def changed(self, reason: str) -> None:
         self.controller.changed(reason)
+
+    def unit_seconds(self) -> Mapping[str, float]:
+        return self.controller.watch.unit_seconds()
+
+    def baked_calls(self) -> Mapping[str, int]:
+        return dict(self.controller.baked_calls)
 
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
@@ -154,7 +160,8 @@ class ClassSubject:
         serving.special = Duel(serving, other or self._captured, form, told, outsider=other is None)
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
-        """The module answers the next call as well. Where it answers otherwise it alone answers from that call on."""
+        """The module answers the next call, and what serves does when the caller has gone on. Where it answers otherwise the
+        module alone answers from that call on."""
         serving, form = self._serving, self._last
         if serving is self._captured:
             return
@@ -165,7 +172,7 @@ class ClassSubject:
                 self.publish(None)
             report(form, reason, 0.0)
 
-        serving.special = Shadow(serving, form, told)
+        serving.special = Shadow(serving, form, told, self.controller.later)
 
     @property
     def executor(self) -> Executor | None:

@@ -137,8 +137,8 @@ class Controller:
         self._look()
         if self._audits.is_due(now_s):
             self._audit()
-        if self._lineup.serving:
-            SPARE.tick(now_s)
+        if self._lineup.serving and (given := SPARE.tick(now_s)):
+            self._subject.events.emit("memory.given_back", self._subject.name, bytes=given)
 
     def _look(self) -> None:
         """Tell the machine of the calls since the last look, and of the time."""

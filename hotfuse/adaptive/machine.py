@@ -63,7 +63,7 @@ from hotfuse.adaptive.message import (
     Tick,
     Withdraw,
 )
-from hotfuse.adaptive.promotion import budget_s, in_the_making, next_target, rivals
+from hotfuse.adaptive.promotion import budget_s, in_the_making, next_target, rivals, surplus
 from hotfuse.adaptive.state import (
     Live,
     Stage,
@@ -182,8 +182,21 @@ def _built(state: State, event: Built) -> Outcome:
         return _retire(_bar(state, event.target, reason), event.target, reason)
     if not isinstance(event.target, Generic) and state.find(Generic()) is None:
         return _retire(state, event.target, "the generic kernels that it stands on were retired while it was built")
+    if not isinstance(event.target, Generic) and event.code_bytes > state.rules.special_bytes:
+        reason = f"it is too large: {event.code_bytes:,} bytes of code, and all such may take {state.rules.special_bytes:,}"
+        return _retire(_bar(state, event.target, reason), event.target, reason)
     note = f"{event.kernels} kernels were built in {event.cpu_s:.2g} s of CPU time"
-    return state.put(replace(live, stage="built", note=note)), []
+    state = state.put(replace(live, stage="built", note=note, code_bytes=event.code_bytes))
+    leaving = surplus(state, event.target)
+    worth, less = worth_s(state, event.target), sum(worth_s(state, other.target) for other in leaving)
+    if leaving and worth <= state.rules.hotter * less:
+        names = ", ".join(str(other.target) for other in leaving)
+        saves = f"worth {show_time(less)} to its {show_time(worth)}"
+        reason = f"its {event.code_bytes:,} bytes of code would push out {names}, {saves}"
+        state, retired = _retire(state, event.target, reason)
+        state, rest = _back_off(state, event.target, reason)
+        return state, [*retired, *rest]
+    return state, []
 
 
 def _build_failed(state: State, event: BuildFailed) -> Outcome:
@@ -233,10 +246,15 @@ def _shadowed(state: State, event: Shadowed) -> Outcome:
 
 def _publish(state: State, live: Live) -> Outcome:
     decisions: list[Decision] = []
+    too_much = surplus(state, live.target)
     for rival in rivals(state, live.target):
         worth, less = show_time(worth_s(state, live.target)), show_time(worth_s(state, rival.target))
-        state, retired = _retire(state, rival.target, f"it makes room for {live.target}, worth {worth} to its {less}")
+        reason = f"it makes room for {live.target}, worth {worth} to its {less}"
+        state, retired = _retire(state, rival.target, reason)
         decisions += retired
+        if rival in too_much:  # it may come again, as far as numbers go, and would have no room
+            state, rest = _back_off(state, rival.target, reason)
+            decisions += rest
     state = replace(state, published=state.published + 1)
     reason = f"it was proved, and {live.agreed} shadowed calls agreed ({live.note})"
     decisions.append(Publish(live.target, live.attempt, reason))

@@ -210,7 +210,8 @@ class Making:
         self._subject.events.emit(
             "tier.units", str(target), model=self._subject.name, fusions=fusions, compiled=result.compiled
         )
-        self._tell(Built(time.monotonic(), target, decision.attempt, len(units), result.cpu_s))
+        code = sum(len(objects[program]) for program in {recipe.program for unit in units for recipe in unit.recipes})
+        self._tell(Built(time.monotonic(), target, decision.attempt, len(units), result.cpu_s, code))
 
     # proofs
 

@@ -41,11 +41,14 @@ class Spotted:
 
 @dataclass(frozen=True)
 class Built:
+    """`code_bytes` is the object code of what is new in it."""
+
     now_s: float
     target: Target
     attempt: int
     kernels: int
     cpu_s: float
+    code_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ what lies in the cache costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 
 from hotfuse.adaptive.hotness import Heat
@@ -95,15 +96,45 @@ def budget_s(state: State) -> float:
 
 
 def rivals(state: State, target: Target) -> list[Live]:
-    """What leaves when a target is published: edits of the same units, and the least worth where there would be too many."""
-    if isinstance(target, Generic):
-        return []
-    kin = [live for live in state.live if live.target != target and isinstance(live.target, Baked) == isinstance(target, Baked)]
-    kin = [live for live in kin if not isinstance(live.target, Generic)]
+    """What leaves when a target is published: edits of the same units, and the least worth where there would be too many, or
+    too much code."""
+    crowd = _crowd(state, target)
+    return [*crowd, *_surplus(state, target, crowd)]
+
+
+def surplus(state: State, target: Target) -> list[Live]:
+    """What leaves for the sake of a target's code alone."""
+    return _surplus(state, target, _crowd(state, target))
+
+
+def _crowd(state: State, target: Target) -> list[Live]:
+    kin = [live for live in _special(state, target) if isinstance(live.target, Baked) == isinstance(target, Baked)]
     touching = [live for live in kin if _share_units(live.target, target)]
     others = sorted((live for live in kin if live not in touching), key=lambda live: worth_s(state, live.target))
     most = state.rules.baked if isinstance(target, Baked) else state.rules.edits
     return [*touching, *others[: max(0, len(others) + 1 - most)]]
+
+
+def _surplus(state: State, target: Target, crowd: Sequence[Live]) -> list[Live]:
+    """The least worth of what stays, as much of it as must leave so that the code of the rest and of a target has room."""
+    others = [live for live in _special(state, target) if live not in crowd]
+    mine = state.find(target)
+    room = state.rules.special_bytes - (0 if mine is None else mine.code_bytes) - sum(live.code_bytes for live in others)
+    leaving: list[Live] = []
+    for live in sorted(others, key=lambda live: worth_s(state, live.target)):
+        if room >= 0:
+            break
+        if live.code_bytes:
+            leaving.append(live)
+            room += live.code_bytes
+    return leaving
+
+
+def _special(state: State, target: Target) -> list[Live]:
+    """What stands on the generic kernels, beside a target that does."""
+    if isinstance(target, Generic):
+        return []
+    return [live for live in state.live if live.target != target and not isinstance(live.target, Generic)]
 
 
 def _share_units(one: Target, other: Target) -> bool:

@@ -31,17 +31,20 @@ class Spare:
         """What answered until now does not any more."""
         self._due_s, self._held_bytes = now_s + SOON_S, 0
 
-    def tick(self, now_s: float) -> None:
-        """Called while native code serves."""
+    def tick(self, now_s: float) -> int:
+        """How many bytes were given back. Called while native code serves."""
         if now_s < self._due_s:
-            return
+            return 0
         from hotfuse.runtime.child import resident_bytes  # there already, unless all was found in the cache
 
         self._due_s = now_s + EVERY_S
-        if resident_bytes(os.getpid()) > (1 + GROWN) * self._held_bytes:
-            Unhurried().rest()  # between two calls, if they leave room
-            give_back()
-            self._held_bytes = resident_bytes(os.getpid())
+        held = resident_bytes(os.getpid())
+        if held <= (1 + GROWN) * self._held_bytes:
+            return 0
+        Unhurried().rest()  # between two calls, if they leave room
+        give_back()
+        self._held_bytes = resident_bytes(os.getpid())
+        return max(0, held - self._held_bytes)
 
 
 SPARE = Spare()

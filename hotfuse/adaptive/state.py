@@ -28,6 +28,7 @@ class Rules:
     forms: int = 32  # told apart; 1/32 of the time is the largest error of any one's heat
     baked: int = 4  # forms with kernels of their own
     edits: int = 16  # merges and splits in service
+    special_bytes: int = 1 << 20  # object code of all of these: BERT-base takes 35 KB (AVX2), a core's cache 0.5 to 2 MiB
     build_share: float = 0.01  # of fused time, that a baked form or an edit must be able to save to be built,
     keep_share: float = 0.004  # and below which it is rare: above 1/32 of the time times `baked_gain`
     judge_s: float = 0.5  # less time than that is no evidence against what serves
@@ -59,6 +60,7 @@ class Live:
     agreed: int = 0  # shadowed calls
     paid: bool = False  # was measured faster than what served before
     asked_s: float = 0.0  # when its last measurement was decided
+    code_bytes: int = 0  # object code that it adds to what it stands on
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
 import sys
 import types
 from collections.abc import Iterator
@@ -173,5 +174,18 @@ def imported_modules(function: types.FunctionType) -> Iterator[types.ModuleType]
 CodeKey = tuple[str, str, int]  # file, qualified name, first line: the same in this process and in the capture's
 
 
+GENERATED = "<eval_with_key>"  # how the file of code begins that torch generates; a number follows, another one every time
+GRAPH = "<graph "  # how the file of such code begins in its key
+
+
 def code_key(code: types.CodeType) -> CodeKey:
-    return code.co_filename, code.co_qualname, code.co_firstlineno
+    name = code.co_filename
+    return _graph_name(code) if name.startswith(GENERATED) else name, code.co_qualname, code.co_firstlineno
+
+
+@functools.lru_cache(maxsize=4096)
+def _graph_name(code: types.CodeType) -> str:
+    """A name for code that torch generated, by what it does."""
+    consts = [_graph_name(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    does = (code.co_code, code.co_names, code.co_varnames, code.co_freevars, consts)
+    return f"{GRAPH}{hashlib.sha256(repr(does).encode()).hexdigest()[:32]}>"

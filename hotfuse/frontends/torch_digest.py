@@ -32,9 +32,9 @@ import numpy
 import torch
 
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_code import CodeKey, code_key, is_library
+from hotfuse.frontends.torch_code import GRAPH, CodeKey, code_key, is_library
 from hotfuse.frontends.torch_reach import ARRAY_BYTES, FIXED, OWN, PLAIN, Reach, cell_content
-from hotfuse.frontends.torch_reduction import HASH
+from hotfuse.frontends.torch_reduction import HASH, state_of_graph
 from hotfuse.pace import Pace, hurry
 
 DEPTH = 100  # of objects in each other
@@ -59,7 +59,8 @@ def digest_state(module: torch.nn.Module, reach: Reach, pace: Pace = hurry) -> s
     teller = _Teller(parts, ran, pace)
     for name, part in parts:
         teller.say("part", name, *_lineage(type(part)))
-        for key in sorted(part.__dict__.keys() - OWN):
+        told = state_of_graph(part) if isinstance(part, torch.fx.GraphModule) else part.__dict__.keys()
+        for key in sorted(told - OWN):
             teller.say(key)
             teller.tell(part.__dict__[key])
     named = [(t.where, key, t.mapping[key]) for t in reach.tables.values() if t.named for key in t.keys]
@@ -70,7 +71,7 @@ def digest_state(module: torch.nn.Module, reach: Reach, pace: Pace = hurry) -> s
     for function in sorted(reach.functions, key=lambda f: (str(f.__module__), *code_key(f.__code__))):
         teller.tell_function(function)
     for path in sorted({key[0] for key in ran - _reached(reach) if not _is_trusted(key[0])}):
-        teller.say("file", path, _file_digest(path))
+        teller.say("file", path, "" if path.startswith(GRAPH) else _file_digest(path))  # a graph's says all of it
     return hashlib.sha256(repr(teller.words).encode()).hexdigest()
 
 

@@ -21,7 +21,7 @@ import torch
 from torch.nn.utils import parametrize
 
 from hotfuse.errors import CaptureError
-from hotfuse.frontends.torch_code import names_in
+from hotfuse.frontends.torch_code import GENERATED, names_in
 
 Reduction = tuple[Any, ...]
 _MODULE_STATE = frozenset(torch.nn.Module().__dict__)
@@ -58,15 +58,19 @@ def _reduce_graph(module: torch.fx.GraphModule) -> Reduction | None:
     if source is None:  # generated on the first call
         return None
     variables = {name: value for name, value in forward.__globals__.items() if name != "__builtins__"}
-    read = names_in(forward.__code__)
-    state = {key: value for key, value in module.__dict__.items() if key in _MODULE_STATE or key in read}
-    return make_graph_code, (source, variables, forward.__code__.co_filename), state
+    state = {key: module.__dict__[key] for key in state_of_graph(module)}
+    return make_graph_code, (source, variables), state
 
 
-def make_graph_code(source: str, variables: Mapping[str, Any], filename: str) -> torch.nn.Module:
+def state_of_graph(module: torch.fx.GraphModule) -> set[str]:
+    """The attributes of a GraphModule that its code may read. The others tell how the code came about."""
+    return set(module.__dict__) & (_MODULE_STATE | names_in(type(module).forward.__code__))
+
+
+def make_graph_code(source: str, variables: Mapping[str, Any]) -> torch.nn.Module:
     """A module, without state, whose forward pass is code that torch generated in the process that sends it."""
     space = dict(variables)
-    exec(compile(source, filename, "exec", dont_inherit=True), space)
+    exec(compile(source, GENERATED, "exec", dont_inherit=True), space)
     names = {"forward": space.pop("forward"), "__module__": __name__}
     kind: Any = type("GraphCode", (torch.nn.Module,), names)
     return kind.__new__(kind)  # type: ignore[no-any-return]

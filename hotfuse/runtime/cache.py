@@ -107,6 +107,14 @@ class DiskCache:
             self._count("refused", found.reason)
         return None
 
+    def holds(self, kind: str, key: str) -> bool:
+        """Whether there is an entry of that name. Nothing is read, and nothing is counted."""
+        try:
+            os.stat(entry_name(kind, key), dir_fd=self.folder.descriptor, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def put(self, kind: str, key: str, data: bytes) -> bool:
         """Keep bytes under a kind and a key, in place of what was there. False, with a reason counted, where that cannot be."""
         name, head = entry_name(kind, key), encode_head(kind, key, data, time.time())

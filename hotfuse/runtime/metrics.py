@@ -139,6 +139,13 @@ def _let_go() -> None:
         _WATCHED[:] = [watched for watched in _WATCHED if watched not in gone]
 
 
+def models() -> list[Any]:
+    """What is watched and still there, oldest first."""
+    with _LOCK:
+        _let_go()
+        return [model for watched in _WATCHED if (model := watched.model) is not None]
+
+
 def metrics_text() -> str:
     """All metrics, in Prometheus' text format."""
     return exposition(collect())

@@ -1,4 +1,4 @@
-"""Object code of what is generated: from the cache, or compiled now and put there.
+"""Object code of what is generated: from memory or the disk, or compiled now and put there.
 
 Code is known by all that it follows from: the program, the machine, LLVM and the generator. A process that finds all it needs
 in the cache never loads LLVM.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+from collections.abc import Callable
 from pathlib import Path
 
 import hotfuse.codegen
@@ -16,37 +17,44 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.codegen.tile_text import print_program
 from hotfuse.hardware.spec import Spec
 from hotfuse.runtime.cache import DiskCache
+from hotfuse.runtime.recent_code import RECENT
 
 KIND = "object"
 
 
 def object_of(program: TileProgram, spec: Spec, cache: DiskCache | None) -> tuple[bytes, bool]:
     """The code of a program, and whether it was compiled for that. `CodegenError` where there can be none."""
-    key = "" if cache is None else object_key(program, spec)
-    found = None if cache is None else cache.get(KIND, key)
-    if found is not None:
-        return found, False
-    from hotfuse.codegen.llvm_compile import compile_ir
-    from hotfuse.codegen.llvm_cpu import emit
 
-    data = compile_ir(emit(program, spec.vector_bytes // 4, spec.isa), spec)
-    if cache is not None:
-        cache.put_later(KIND, key, data)
-    return data, True
+    def text() -> str:
+        from hotfuse.codegen.llvm_cpu import emit
+
+        return emit(program, spec.vector_bytes // 4, spec.isa)
+
+    return _found_or_compiled(object_key(program, spec), text, spec, cache)
 
 
 def object_of_ir(text: str, spec: Spec, cache: DiskCache | None) -> bytes:
     """The code of LLVM IR that no program stands behind."""
-    key = "" if cache is None else _key(text, spec)
-    found = None if cache is None else cache.get(KIND, key)
-    if found is not None:
-        return found
-    from hotfuse.codegen.llvm_compile import compile_ir
+    return _found_or_compiled(_key(text, spec), lambda: text, spec, cache)[0]
 
-    data = compile_ir(text, spec)
-    if cache is not None:
-        cache.put_later(KIND, key, data)
-    return data
+
+def _found_or_compiled(key: str, text: Callable[[], str], spec: Spec, cache: DiskCache | None) -> tuple[bytes, bool]:
+    """Code by its key, from memory or the disk, or of IR that is compiled now; and whether it was."""
+    found = RECENT.get(key)
+    if found is not None:
+        if cache is not None and not cache.holds(KIND, key):  # another folder, or one that was cleared
+            cache.put_later(KIND, key, found)
+        return found, False
+    data = None if cache is None else cache.get(KIND, key)
+    is_new = data is None
+    if data is None:
+        from hotfuse.codegen.llvm_compile import compile_ir
+
+        data = compile_ir(text(), spec)
+        if cache is not None:
+            cache.put_later(KIND, key, data)
+    RECENT.put(key, data)
+    return data, is_new
 
 
 def object_key(program: TileProgram, spec: Spec) -> str:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx
-from torch._guards import TracingContext
+from torch._guards import CompileContext, TracingContext
 
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError, HotfuseError
@@ -60,9 +60,10 @@ def hotfuse(
         raise ConfigError(f"{', '.join(others)} is Inductor's; pass options={{...}} (fields of hotfuse.Config)")
     config = Config.from_environment(**dict(options or {}))
     if config.adapts and adapt is not None:
-        serving = GraphServing(gm, config, EVENTS, adapt)
+        name = f"dynamo graph {CompileContext.current_compile_id() or ''}".rstrip()
+        serving = GraphServing(gm, name, config, EVENTS, adapt)
         SERVED.add(serving)
-        EVENTS.emit("backend.adapts", "dynamo graph", "the traced graph answers until kernels are proved")
+        EVENTS.emit("backend.adapts", name, "the traced graph answers until kernels are proved")
         return serving
     if not config.wait or config.tier == 0:
         EVENTS.emit("backend.eager", "dynamo graph", "tier 0 answers with the traced graph itself")

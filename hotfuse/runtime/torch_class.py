@@ -5,7 +5,7 @@ State: prepared weights (`Runner`'s) and stamps of tensors that the program took
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Is told of calls, who answered and how long that took, and of weights that changed; returns at once."""
+    """Is told of calls, who answered and how long that took, how many a call stands for, and of weights that changed; returns
+    at once. Tells what units of what serves take, and how many calls of some sizes had code of their own."""
 
-    def called(self, call: Call, served: ServedClass, seconds: float) -> None: ...
+    def called(self, call: Call, served: ServedClass, seconds: float, count: int) -> None: ...
     def changed(self, reason: str) -> None: ...
+    def unit_seconds(self) -> Mapping[str, float]: ...
+    def baked_calls(self) -> Mapping[str, int]: ...
     def settled(self, timeout_s: float) -> bool: ...
 
 

@@ -1,17 +1,18 @@
 """A graph that Dynamo traced, adapted while it serves.
 
     call -> its weights are known -> the module of the graph and these weights, which is served as any compiled module is
-         -> gradients are wanted, or there are too many sets of weights: the graph itself
+         -> gradients are wanted, or weights are others in every call: the graph itself
 
 Dynamo hands parameters and buffers over with every call, and one graph may answer for several models. Each set of them becomes
-the buffers of a module of its own, so that they can be packed and watched. They are held by aliases: the tensors of a model
-that nobody holds any more go, and the module goes with them.
+the weights of a module of its own, so that they can be packed and watched. They are held by aliases: the tensors of a model
+that nobody holds any more go, and the module goes with them. A graph whose sets of weights go as they come gets a module for
+fewer and fewer of them.
 
 Where sizes may vary, Dynamo hands over numbers as well: sizes, which follow from the tensors beside them, and floating-point
 numbers as tensors of one element that the graph takes them out of again. These become plain numbers, whose values a capture
 may rest on.
 
-State: the sets of weights that were seen, bounded.
+State: the sets of weights there are modules for, bounded, how many of them have gone, and when the last came.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ from torch import fx
 from hotfuse.config import Config
 from hotfuse.events import EventLog
 from hotfuse.locks import make_lock
+from hotfuse.runtime.metrics import watch
 from hotfuse.runtime.torch_module import Controls
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_family import Adapt
 
-RENEWALS = 8  # of one set of weights that came to lie elsewhere; then the graph itself answers
+SETS = 64  # of weights that one graph has modules for at a time: a model whose layers are compiled one by one has some dozens
+LONGEST = 10  # doublings of the calls between two modules, where those before have gone
+GRAD_MODES = ("_set_grad_enabled", "set_grad_enabled")
 
 
 @dataclass(frozen=True)
@@ -44,20 +48,23 @@ class GivenSize:
 
 
 class TracedGraph(torch.nn.Module):  # type: ignore[misc]
-    """A graph with some of its arguments as its own buffers. It is called with the others; sizes follow from them."""
+    """A graph with some of its arguments as its own weights. It is called with the others; sizes follow from them."""
 
     def __init__(self, graph: fx.GraphModule, weights: Mapping[int, torch.Tensor], sizes: Mapping[int, GivenSize]) -> None:
         super().__init__()
         self.graph = graph
         self.training = graph.training
         for place, tensor in weights.items():
-            self.register_buffer(_buffer(place), tensor.detach(), persistent=False)
+            if isinstance(tensor, torch.nn.Parameter):
+                self.register_parameter(_weight(place), torch.nn.Parameter(tensor.detach(), requires_grad=False))
+            else:
+                self.register_buffer(_weight(place), tensor.detach(), persistent=False)
         count = len(_placeholders(graph))
         given = [place for place in range(count) if place not in weights and place not in sizes]
         numbers = {place: number for number, place in enumerate(given)}
-        # where each argument comes from: a buffer, an argument of the call, or a size of one
+        # where each argument comes from: a weight, an argument of the call, or a size of one
         self._sources = tuple(
-            _buffer(place)
+            _weight(place)
             if place in weights
             else (numbers[sizes[place].tensor], sizes[place].axis)
             if place in sizes
@@ -66,7 +73,7 @@ class TracedGraph(torch.nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, *given: Any) -> Any:
-        return self.graph(*[self._argument(source, given) for source in self._sources])
+        return self.graph.forward(*[self._argument(source, given) for source in self._sources])
 
     def _argument(self, source: str | int | tuple[int, int], given: tuple[Any, ...]) -> Any:
         if isinstance(source, str):
@@ -78,17 +85,17 @@ class TracedGraph(torch.nn.Module):  # type: ignore[misc]
 class _Bound:
     """One set of weights: the module that has them, where they lay when it was made, and references that tell when one goes."""
 
-    served: Controls | None
+    served: Controls
     pointers: list[int]
     alive: list[weakref.ref[torch.Tensor]]
-    renewals: int = 0
 
 
 class GraphServing:
     """Answers as a traced graph does. Called with the values of its placeholders."""
 
-    def __init__(self, graph: fx.GraphModule, config: Config, events: EventLog, adapt: Adapt) -> None:
-        self._graph, self._config, self._events, self._adapt = graph, config, events, adapt
+    def __init__(self, graph: fx.GraphModule, name: str, config: Config, events: EventLog, adapt: Adapt) -> None:
+        """`events` hears of the graph; each of its modules has a log of its own."""
+        self._graph, self._name, self._config, self._events, self._adapt = graph, name, config, events, adapt
         placeholders = _placeholders(graph)
         self._numbers = {place for place, node in enumerate(placeholders) if _is_wrapped_number(node)}
         self._plain = _with_numbers(graph, self._numbers) if self._numbers else graph
@@ -97,23 +104,27 @@ class GraphServing:
         taken = {*self._weights, *self._sizes}
         self._given = [place for place in range(len(placeholders)) if place not in taken]
         self._bound: dict[tuple[int, ...], _Bound] = {}
+        self._made = self._calls = self._last = 0  # modules, calls, and calls when the last module was made
+        self._wants_gradients = any(map(_enables_gradients, graph.graph.nodes))
+        self._refused = ""
         self._lock = make_lock()
 
     @property
     def served(self) -> list[Controls]:
         """What users may ask of each set of weights."""
-        with self._lock:
-            return [bound.served for bound in self._bound.values() if bound.served is not None]
+        return [bound.served for bound in list(self._bound.values())]
 
     def __call__(self, *arguments: Any) -> Any:
         weights = [arguments[place] for place in self._weights]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in weights):
+        self._calls += 1
+        if (torch.is_grad_enabled() or self._wants_gradients) and any(tensor.requires_grad for tensor in weights):
+            self._refuse("gradients are wanted of its weights; call it under torch.no_grad() or torch.inference_mode()")
             return self._graph.forward(*arguments)
         served = self._find(weights)
         if served is None:
             return self._graph.forward(*arguments)
         given = [arguments[place].item() if place in self._numbers else arguments[place] for place in self._given]
-        return served.root.call(served.module, tuple(given), {})
+        return served.root.call(served.module.forward, tuple(given), {})  # hooks are for modules of the user's
 
     def _find(self, weights: Sequence[torch.Tensor]) -> Controls | None:
         """What serves calls with these weights; None where the graph itself is to."""
@@ -128,17 +139,32 @@ class GraphServing:
             bound = self._bound.get(key)
             if bound is not None and bound.pointers == pointers:
                 return bound
-            if bound is None and len(self._bound) >= self._config.max_captures:
+            self._bound.pop(key, None)  # they lie elsewhere now
+            why = self._why_not()
+            if why:
+                self._refuse(why)
                 return None
-            renewals = 0 if bound is None else bound.renewals + 1
-            served = None
-            if renewals <= RENEWALS:
-                module = TracedGraph(self._plain, dict(zip(self._weights, weights, strict=True)), self._sizes)
-                served = Controls(module, self._config, self._adapt, self._events)
+            self._made, self._last = self._made + 1, self._calls
+            module = TracedGraph(self._plain, dict(zip(self._weights, weights, strict=True)), self._sizes)
+            served = watch(Controls(module, self._config, self._adapt, f"{self._name}, weights {self._made}"))
             forget = _forgetting(weakref.ref(self), key)
-            alive = [weakref.ref(tensor, forget) for tensor in weights]
-            self._bound[key] = bound = _Bound(served, pointers, alive, renewals)
+            self._bound[key] = bound = _Bound(served, pointers, [weakref.ref(tensor, forget) for tensor in weights])
             return bound
+
+    def _why_not(self) -> str:
+        """Why there is no module for another set of weights now; "" if there may be."""
+        if len(self._bound) >= SETS:
+            return f"it has {SETS} sets of weights already"
+        gone = self._made - len(self._bound)
+        if self._calls - self._last < 2 ** min(gone, LONGEST) - 1:
+            return "its weights are other tensors, or lie elsewhere, in call after call; keep them where they are"
+        return ""
+
+    def _refuse(self, why: str) -> None:
+        """The graph itself answers. It is told once, until it is for another reason."""
+        if why != self._refused:
+            self._refused = why
+            self._events.emit("backend.eager", self._name, why)
 
 
 def _forgetting(serving: weakref.ref[GraphServing], key: tuple[int, ...]) -> Callable[[Any], None]:
@@ -156,7 +182,11 @@ def _placeholders(graph: fx.GraphModule) -> list[fx.Node]:
     return [node for node in graph.graph.nodes if node.op == "placeholder"]
 
 
-def _buffer(place: int) -> str:
+def _enables_gradients(node: fx.Node) -> bool:
+    return node.args == (True,) and getattr(node.target, "__name__", "") in GRAD_MODES
+
+
+def _weight(place: int) -> str:
     return f"weight{place}"
 
 

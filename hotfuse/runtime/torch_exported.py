@@ -116,7 +116,7 @@ class ExportedModel:
             module = self._module("until kernels are proved")
             with self._lock:
                 if self._served is None:
-                    self._served = Controls(module, self.config, self._adapt, self.events)
+                    self._served = Controls(module, self.config, self._adapt, events=self.events)
         return self._served
 
     def _compute(self, leaves: Sequence[Any]) -> Sequence[Any]:
@@ -219,7 +219,12 @@ class ExportedModel:
         program = self.program if runner is None else runner.captured
         executor = self._executor if runner is None else runner.executor
         known = (program.graph, program.opaque, executor, self._calls, self.events, self._closed, program.share)
-        return make_report("exported program", *known)
+        found = make_report("exported program", *known)
+        if self._served is None or self._closed:
+            return found
+        from hotfuse.runtime.torch_report import why_not_faster
+
+        return replace(found, why=why_not_faster(self._served.family))
 
     @property
     def _fastest(self) -> Runner | None:

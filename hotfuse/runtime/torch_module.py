@@ -37,14 +37,19 @@ class Controls:
     """What users may ask of a compiled model."""
 
     def __init__(
-        self, module: torch.nn.Module, config: Config, adapt: Adapt | None = None, events: EventLog | None = None
+        self,
+        module: torch.nn.Module,
+        config: Config,
+        adapt: Adapt | None = None,
+        name: str = "",
+        events: EventLog | None = None,
     ) -> None:
-        """`events` is a log that others write to as well; without one this has its own."""
+        """`name` is the module's class, unless something says more; `events` is a log that others write to as well."""
         self.module = module
         self.config = config
         self.events = EventLog(config.max_events) if events is None else events
         self.family = Family(config, self.events, adapt=adapt)
-        self.root = Member(module, "", self.family)
+        self.root = Member(module, name, self.family)
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until no capture is pending for the calls seen so far; False if that takes longer than `timeout_s`."""

@@ -82,7 +82,7 @@ def make_torch_report(family: Family) -> TorchReport:
     answered = sum(m.answered for m in members)
     in_parts = family.counted[1] if family.counted and classes else 0.0
     share = _share([served.program for served in root.classes]) if root.classes else in_parts
-    why = _why(family, root, bool(classes))
+    why = why_not_faster(family)
     events = tuple(family.events)
     sources = tuple(_source(member, served, events) for member in members for served in member.classes)
     rows = dict(root.parts.joins.told()) if root.parts is not None and root.parts.joins is not None else {}
@@ -93,7 +93,9 @@ def _source(member: Member, served: Any, events: Sequence[Event]) -> Source:
     """Of one class. Where events say which class they are about, others' do not count."""
     mine = f"{member.name}: {served.guard.shapes}"
     about = [event for event in events if event.data.get("model") in (None, mine)]
-    return make_source(served.runner.captured.graph, served.runner.executor, about, member.calls)
+    watcher = served.watcher
+    seconds, baked = ({}, {}) if watcher is None else (watcher.unit_seconds(), watcher.baked_calls())
+    return make_source(served.runner.captured.graph, served.runner.executor, about, member.calls, seconds, baked)
 
 
 def _share(programs: Sequence[CapturedProgram]) -> float:
@@ -116,7 +118,9 @@ def _describe(member: Member, served: Any) -> ClassReport:
     )
 
 
-def _why(family: Family, root: Member, captured: bool) -> str:
+def why_not_faster(family: Family) -> str:
+    members = family.all()
+    root, captured = members[0], any(member.classes for member in members)
     if not family.open:
         return "it was closed"
     if family.config.tier == 0:
@@ -125,7 +129,7 @@ def _why(family: Family, root: Member, captured: bool) -> str:
         return "it was not called yet"
     if root.pending:
         return "it is being captured"
-    executors = [c.runner.executor for member in family.all() for c in member.classes]
+    executors = [c.runner.executor for member in members for c in member.classes]
     native = next((executor.native for executor in executors if executor.native), "")
     if captured and native:
         return f"its calls are captured, and {native}"

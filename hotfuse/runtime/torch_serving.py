@@ -62,6 +62,7 @@ class Member:
         self.config = family.config
         self.table = ClassTable()
         self.calls = self.answered = 0
+        self._told = 0  # answers that whoever watches their class has heard of
         self._lock = make_lock()
         self._stress = parse(self.config.stress)
         self.worth = worth
@@ -122,9 +123,11 @@ class Member:
         if not isinstance(answer, Miss):
             with self._lock:
                 self.answered += 1
-                is_looked_at = self.answered % LOOK_EVERY == 0
-            if is_looked_at or answer.watched:
-                self._tell(answer.served, call, time.perf_counter() - started)
+                is_looked_at = answer.watched or self.answered - self._told >= LOOK_EVERY
+                stands_for = self.answered - self._told
+                self._told = self.answered if is_looked_at else self._told
+            if is_looked_at:
+                self._tell(answer.served, call, time.perf_counter() - started, stands_for)
             return answer.value
         if call.frame in self.failed:
             result = self._in_parts(eager, args, kwargs, number)
@@ -167,11 +170,12 @@ class Member:
             self.calls += 1
             self.answered += 1
 
-    def _tell(self, served: ServedClass, call: Call, seconds: float) -> None:
-        """Let whoever watches the class of a call know who answered it. What fails there must not fail the call."""
+    def _tell(self, served: ServedClass, call: Call, seconds: float, count: int = 1) -> None:
+        """Let whoever watches the class of a call know who answered it, and so many before it. What fails there must not fail
+        the call."""
         if served.watcher is not None:
             watcher = served.watcher
-            self._guarded(lambda: watcher.called(call, served, seconds))
+            self._guarded(lambda: watcher.called(call, served, seconds, count))
 
     def _guarded(self, tell: Callable[[], None]) -> None:
         try:

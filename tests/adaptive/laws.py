@@ -57,6 +57,7 @@ class Witness:
         self.changed_s = -1e9
         self.under_way: dict[Target, int] = {}
         self.built: set[Target] = set()
+        self.code: dict[Target, int] = {}
         self.proved: set[Target] = set()
         self.agreed: Counter[Target] = Counter()
         self.serving: set[Target] = set()
@@ -107,7 +108,9 @@ class Witness:
                     del self.under_way[event.target]
                     self.open.pop(event.target, None)
                     self.built.add(event.target)
-                    if event.kernels == 0:
+                    self.code[event.target] = event.code_bytes
+                    too_large = event.code_bytes > self.rules.special_bytes and event.target != Generic()
+                    if event.kernels == 0 or too_large:
                         self.not_before[event.target] = math.inf
             case BuildFailed():
                 return self._note_failed(event)
@@ -261,6 +264,8 @@ class Witness:
         edits = [target for target in self.serving if isinstance(target, Edit)]
         units = [unit for edit in edits for unit in set(edit.units)]
         assert len(edits) <= rules.edits, "edits are bounded"
+        special = sum(self.code[target] for target in self.serving if target != Generic())
+        assert special <= rules.special_bytes, "code of what is special is bounded"
         assert len(units) == len(set(units)), "edits in service share no unit"
         assert not self.serving or Generic() in self.serving, "all stands on the generic kernels"
 

@@ -29,13 +29,14 @@ from hotfuse.adaptive.target import Edit, Generic, Target
 
 D = TypeVar("D", bound=Decision)
 Job = Build | Prove | Shadow | Measure
+CODE_BYTES = 40  # of every target
 
 
 def good_answer(job: Job, now_s: float) -> Event:
     """What comes of a job when all goes well."""
     match job:
         case Build():
-            return Built(now_s, job.target, job.attempt, 3, 0.2)
+            return Built(now_s, job.target, job.attempt, 3, 0.2, CODE_BYTES)
         case Prove():
             return Proved(now_s, job.target, job.attempt)
         case Shadow():

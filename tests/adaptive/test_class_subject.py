@@ -101,3 +101,43 @@ def test_a_defect_of_the_watcher_fails_no_call_and_closing_ends_it(tmp_path: Pat
     fast.close()
     assert subject.controller._closed  # type: ignore[attr-defined]
     assert subject.sample(None) is None  # type: ignore[attr-defined]
+
+
+def test_every_call_counts(tmp_path: Path) -> None:
+    """Whoever watches a class hears of one call in some, and of how many it stands for."""
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), tier=1)
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
+        (subject,) = controls(fast).family.adapted
+        before, calls, x = subject.controller.state.calls, 320, torch.randn(8, 512)  # type: ignore[attr-defined]
+        for _ in range(calls):
+            fast(x)
+    deadline = time.monotonic() + 10
+    while subject.controller.state.calls - before < calls - 32 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+        time.sleep(0.05)
+    assert calls - 32 <= subject.controller.state.calls - before <= calls + 32  # type: ignore[attr-defined]
+    fast.close()
+
+
+def test_kernels_that_become_wrong_are_found_by_an_audit(tmp_path: Path) -> None:
+    """What was prepared from weights is overwritten: nobody told of it, and no stamp of a weight shows it."""
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), reproductions="off", tier=1)
+    events, x = controls(fast).events, torch.randn(192, 512)
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.publish"))
+        served = controls(fast).root.classes[0]
+        for value in served.runner.prepared._made.values:  # type: ignore[union-attr]
+            value.view(-1)[:4096] = 7.0
+        assert not torch.allclose(fast(x), model(x), rtol=1e-2)
+        calls, deadline = 0, time.monotonic() + 60
+        while not events.of("audit.failed"):
+            assert time.monotonic() < deadline
+            fast(x)
+            calls += 1
+            time.sleep(0.002)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert calls <= 1000
+    assert events.of("tier.quarantine")
+    fast.close()

@@ -55,6 +55,7 @@ MODULES = (  # what the machine is made of, in the order of their imports
 MACHINE = types.SimpleNamespace(start=start, step=step, Rules=Rules)
 
 ROOMY = {"forms": 4, "baked": 2, "edits": 2, "shadow_calls": 2, "back_off_s": 4.0, "most_back_off_s": 20.0}
+ROOMY |= {"special_bytes": 130}  # for three of them
 ROOMY |= {"quiet_s": 0.5, "most_quiet_s": 4.0, "review_s": 5.0, "most_review_s": 20.0, "wrong_units": 3, "patience_s": 5.0}
 TIGHT = {**ROOMY, "baked": 1, "edits": 1, "lessons": 2, "shadow_calls": 1}
 
@@ -73,6 +74,8 @@ def bad_answer(job: Job, how: int, now_s: float) -> Event:
         case Build():
             if how == 8:
                 return Built(now_s, job.target, job.attempt, 0, 0.1)
+            if how == 7:
+                return Built(now_s, job.target, job.attempt, 3, 0.1, 131)
             return BuildFailed(now_s, job.target, job.attempt, "killed", final)
         case Prove():
             if how % 3 == 0:
@@ -253,6 +256,8 @@ def test_the_laws_hold_for_long() -> None:
 # ---- planted defects: a file, what stands there, what is put in its place
 
 DEFECTS = {
+    "code has no bounds": ("promotion", " - sum(live.code_bytes for live in others)", ""),
+    "what is too large is built": ("machine", " and event.code_bytes > state.rules.special_bytes", " and False"),
     "a late answer counts": ("machine", "live.attempt == event.attempt and ", ""),
     "an answer counts in any stage": ("machine", " and live.stage in stages else None", " else None"),
     "it is published without a shadowed call": (

@@ -166,3 +166,37 @@ def test_a_build_and_generic_kernels_do_not_give_way() -> None:
     assert story.last(Prove).target == GENERIC
     story.now_s += 10 * Rules().patience_s
     assert story.call("b", tier=1, seconds=50.0) == []
+
+
+def baked_with_code(story: Story, form: str, seconds: float, code_bytes: int) -> list[str]:
+    """A form becomes hot, and kernels of its own with so much code are built; what is decided then."""
+    story.call(form, tier=1, seconds=seconds)
+    build = story.last(Build)
+    assert build.target == Baked(form)
+    decided = kinds(story.tell(Built(story.now_s, build.target, build.attempt, 3, 0.1, code_bytes)))
+    story.settle()
+    return decided
+
+
+def test_what_is_too_large_is_never_built_again() -> None:
+    story = serving_generic(Rules(special_bytes=100))
+    assert baked_with_code(story, "a", 1.0, 101) == ["Retire"]
+    assert "too large: 101 bytes" in objection(story.state, Baked("a"))
+    assert story.serving == {GENERIC}
+
+
+def test_code_of_all_that_is_special_is_bounded() -> None:
+    story = serving_generic(Rules(special_bytes=100))
+    baked_with_code(story, "a", 1.0, 60)
+    assert story.serving == {GENERIC, Baked("a")}
+    assert "Retire" not in baked_with_code(story, "b", 3.0, 60)
+    assert story.serving == {GENERIC, Baked("b")}
+    assert "makes room" in story.last(Retire).reason
+
+
+def test_what_is_large_and_not_much_hotter_pushes_nothing_out() -> None:
+    story = serving_generic(Rules(special_bytes=100))
+    baked_with_code(story, "a", 3.0, 60)
+    assert baked_with_code(story, "b", 3.0, 60)[:2] == ["Retire", "Rest"]
+    assert story.serving == {GENERIC, Baked("a")}
+    assert "60 bytes of code would push out kernels for a" in story.last(Retire).reason

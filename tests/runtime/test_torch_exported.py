@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from typing import Any
 
@@ -371,13 +372,13 @@ def test_by_default_programs_come_to_be_answered_by_kernels() -> None:
             model(torch.full((2, 3), 9))
         with pytest.raises(InputError, match="must have elements of type"):
             model(ids.float())
+        report = model.report()
+        assert "generated kernels" in report.why
+        assert report.subgraphs
+        assert report.calls == model._calls
         module.head.weight.mul_(-2.0)  # which is the program's own, or a copy
         model._weights["head.weight"].copy_(module.head.weight)
         torch.testing.assert_close(model(ids), module(ids))
-    report = model.report()
-    assert "generated kernels" in report.why
-    assert report.subgraphs
-    assert report.calls == model._calls
     model.close()
     torch.testing.assert_close(model(ids), module(ids))
     assert model.report().why == "it was closed"
@@ -390,3 +391,36 @@ def test_gradients_of_an_adapted_program_are_torchs() -> None:
     model = hotfuse.compile(program, cache="off", stress="always-top")
     model(ids).sum().backward()
     assert program.state_dict["head.weight"].grad is not None
+
+
+def test_a_report_says_that_gradients_keep_a_program_as_it_is() -> None:
+    module = Classifier()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    model = hotfuse.compile(torch.export.export(module, (ids,)), cache="off")
+    model(ids)
+    assert "gradients" in model.report().why
+
+
+def test_many_threads_call_an_adapted_program() -> None:
+    module = Classifier().eval()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    model = hotfuse.compile(torch.export.export(module, (ids,)), cache="off", stress="always-top")
+    failures: list[Exception] = []
+
+    def work(seed: int) -> None:
+        given = torch.randint(0, 9, (2, 3), generator=torch.Generator().manual_seed(seed))
+        try:
+            with torch.no_grad():
+                while not model.events.of("tier.publish") and time.monotonic() < deadline:
+                    torch.testing.assert_close(model(given), module(given))
+        except Exception as error:
+            failures.append(error)
+
+    deadline = time.monotonic() + 60
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert model.events.of("tier.publish")
