@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,20 @@ def _pool() -> Iterator[Pool]:
     made.close()
 
 
+@pytest.fixture(name="fresh")
+def _fresh() -> Iterator[Callable[[], Pool]]:
+    """Pools whose worker has compiled nothing yet."""
+    made: list[Pool] = []
+
+    def start() -> Pool:
+        made.append(Pool(MODULE, 1, name="build worker", first_rest_s=0.01))
+        return made[-1]
+
+    yield start
+    for pool in made:
+        pool.close()
+
+
 def ended(pool: Pool, job: Any) -> Any:
     """What a job that `job(finish)` makes ends with."""
     found: list[Any] = []
@@ -103,8 +117,8 @@ def test_what_is_built_there_serves_here(pool: Pool) -> None:
     assert reply.cpu_s > 0
 
 
-def test_it_is_the_build_that_is_made_here(pool: Pool) -> None:
-    there, here = build(pool), build_here(BuildRequest(skeleton(GRAPH), CONFIG))
+def test_it_is_the_build_that_is_made_here(fresh: Callable[[], Pool]) -> None:
+    there, here = build(fresh()), build_here(BuildRequest(skeleton(GRAPH), CONFIG))
     assert there.build.programs == here.build.programs
     assert there.build.units == here.build.units
     assert there.objects == here.objects
@@ -141,15 +155,20 @@ def test_a_fault_of_the_generator_leaves_nodes_to_tier_0(monkeypatch: pytest.Mon
     assert set(reply.build.reasons.values()) == {"planted"}
 
 
-def test_what_was_compiled_once_comes_from_the_cache(pool: Pool, tmp_path: Path) -> None:
+def test_what_was_compiled_once_comes_from_memory(fresh: Callable[[], Pool]) -> None:
+    pool = fresh()
+    assert [build(pool).compiled for _ in range(2)] == [3, 0]
+
+
+def test_what_was_compiled_once_comes_from_the_cache(fresh: Callable[[], Pool], tmp_path: Path) -> None:
     config = replace(CONFIG, cache=str(tmp_path / "cache"))
-    first = build(pool, config=config)
+    first = build(fresh(), config=config)
     cache, deadline = open_cache(config), time.monotonic() + 30
     assert cache is not None
     while cache.stats().kinds.get("object", (0, 0))[0] < len(first.objects):  # a thread writes them
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    second = build(pool, config=config)
+    second = build(fresh(), config=config)
     assert first.compiled == len(first.objects)
     assert second.compiled == 0
     assert first.objects == second.objects

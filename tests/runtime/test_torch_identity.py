@@ -326,7 +326,7 @@ def compare_exported(program: Any, fast: Any, *args: torch.Tensor) -> None:
 @pytest.mark.parametrize("name", EXPORTED)
 def test_exported_programs(name: str) -> None:
     program = exported(name)
-    fast = hotfuse.compile(program)
+    fast = hotfuse.compile(program, wait=True)
     compare_exported(program, fast, *PLAIN[name][1][0])
     assert "serve.eager" not in fast.report().events
 
@@ -338,14 +338,14 @@ def test_exported_programs_that_were_saved(name: str) -> None:
     file.seek(0)
     program = torch.export.load(file)
     for _ in range(2):  # making one plan teaches the program nothing that the next would hold against a call
-        fast = hotfuse.compile(program)
+        fast = hotfuse.compile(program, wait=True)
         compare_exported(program, fast, *PLAIN[name][1][0])
         assert str(fast.arguments) == str(hotfuse.compile(program).arguments)
 
 
 def test_an_exported_program_whose_argument_lies_otherwise_is_left_to_torch() -> None:
     program = exported("a slice")
-    fast = hotfuse.compile(program)
+    fast = hotfuse.compile(program, wait=True)
     for x in (X, Y, Y.t().contiguous().t()):
         compare_exported(program, fast, x)
     assert fast.report().events["serve.eager"] == 1
@@ -354,6 +354,6 @@ def test_an_exported_program_whose_argument_lies_otherwise_is_left_to_torch() ->
 def test_arrays_of_an_exported_program_are_the_callers_own() -> None:
     program = exported("a view of a parameter")
     before = program.state_dict["weight"].clone()
-    for array in hotfuse.compile(program).run(None, {"x": X.numpy()}):
+    for array in hotfuse.compile(program, wait=True).run(None, {"x": X.numpy()}):
         array[...] = 7.0
     assert torch.equal(program.state_dict["weight"], before)
