@@ -169,6 +169,7 @@ class Member:
         with self._lock:
             self.calls += 1
             self.answered += 1
+            self._told += 1  # whoever watches the chain hears of it
 
     def _tell(self, served: ServedClass, call: Call, seconds: float, count: int = 1) -> None:
         """Let whoever watches the class of a call know who answered it, and so many before it. What fails there must not fail
