@@ -14,6 +14,7 @@ import torch
 
 import hotfuse
 from hotfuse.runtime.torch_module import controls
+from tests.adaptive.waiting import in_vain
 
 torch.manual_seed(0)
 
@@ -36,7 +37,7 @@ def serve(fast: Any, model: torch.nn.Module, until: Callable[[], Any], limit_s: 
     """Call, and check every answer, until something is so."""
     x, deadline = torch.randn(rows, 512), time.monotonic() + limit_s
     while not until():
-        assert time.monotonic() < deadline, [f"{e.kind} {e.reason}" for e in controls(fast).events]
+        assert time.monotonic() < deadline, in_vain(controls(fast).events)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
         time.sleep(0.005)  # where callers leave no room, what works behind them takes long
 

@@ -24,7 +24,8 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.events import Event
 from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime.session import Session
-from tests.adaptive.test_session_subject import feed, is_fused, model, want
+from tests.adaptive.test_session_subject import feed, is_fused, lineup, model, rules, want
+from tests.adaptive.waiting import in_vain
 
 CALLS = 200
 TICKS_PER_MS = 2_500_000  # of the cycle counter, more or less
@@ -61,12 +62,6 @@ def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Session]
         yield opened
 
 
-def rules(session: Session, **changes: Any) -> None:
-    """Other numbers for a session's tier machine."""
-    controller: Any = session.observer.controller  # type: ignore[union-attr]
-    controller._state = replace(controller._state, rules=replace(controller._state.rules, **changes))
-
-
 def plant(monkeypatch: pytest.MonkeyPatch, is_slow: Any, waste_ms: int = 1) -> None:
     original = Making._built
 
@@ -90,12 +85,8 @@ def calls_until(session: Session, until: Any, most: int, rows: int = 96, pause_s
         (y,) = session.run(None, {"x": x})
         np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-7)
         time.sleep(pause_s)
-    assert until(), [f"{e.kind} {e.subject}: {e.reason}" for e in session.events]
+    assert until(), in_vain(session.events)
     return most
-
-
-def lineup(session: Session) -> tuple[Target, ...]:
-    return session.observer.controller.serving  # type: ignore[union-attr, no-any-return]
 
 
 @pytest.mark.parametrize("session", [2], indirect=True)

@@ -11,6 +11,7 @@ import torch
 import hotfuse
 from hotfuse.runtime.torch_module import controls
 from hotfuse.runtime.torch_parts import ENOUGH_S, LOOK_EVERY, SHORT_S, TIMED_CALLS, Worth
+from tests.adaptive.waiting import in_vain
 
 WIDTH = 256
 
@@ -47,7 +48,7 @@ def call_until(fast: Any, model: torch.nn.Module, until: Any, limit_s: float = 2
         while not until():
             x = torch.randn(96, WIDTH)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
-            assert time.monotonic() < deadline, [f"{e.kind} {e.subject} {e.reason}" for e in controls(fast).events]
+            assert time.monotonic() < deadline, in_vain(controls(fast).events)
             time.sleep(0.002)
 
 

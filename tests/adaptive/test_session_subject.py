@@ -33,6 +33,7 @@ from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.session import Session
+from tests.adaptive.waiting import in_background, in_vain
 
 Array = np.ndarray[Any, Any]
 WIDTH = 512
@@ -80,7 +81,7 @@ def serve(session: Session, until: Any, limit_s: float = 180.0) -> int:
     x, calls, deadline = feed(), 0, time.monotonic() + limit_s
     exact = want(x)
     while not until():
-        assert time.monotonic() < deadline, [f"{e.kind} {e.reason}" for e in session.events]
+        assert time.monotonic() < deadline, in_vain(session.events)
         (y,) = session.run(None, {"x": x})
         np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-7)
         calls += 1
@@ -321,9 +322,7 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
         monkeypatch.setattr(candidate.executor, "run", answer)
         subject.shadow(candidate, None, lambda ok, reason: reports.append((ok, reason)))
         session.run(None, {"x": feed()})
-        done = threading.Event()
-        BACKGROUND.post(done.set)
-        assert done.wait(60)
+        in_background(lambda: None)  # what was posted before it is done
         return reports
 
     def fail(error: Exception) -> Any:
@@ -348,7 +347,11 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
 def rules(session: Session, **changes: Any) -> None:
     """Other numbers for a session's tier machine."""
     controller: Any = session.observer.controller  # type: ignore[union-attr]
-    controller._state = replace(controller._state, rules=replace(controller._state.rules, **changes))
+
+    def change() -> None:
+        controller._state = replace(controller._state, rules=replace(controller._state.rules, **changes))
+
+    in_background(change)
 
 
 def lineup(session: Session) -> tuple[Target, ...]:

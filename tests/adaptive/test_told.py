@@ -13,6 +13,7 @@ import onnx.numpy_helper as onh
 
 import hotfuse
 from hotfuse.runtime.report import make_report
+from tests.adaptive.waiting import in_vain
 
 WIDTH = 256
 STEPS = ["tier.build", "tier.built", "tier.prove", "tier.proved", "tier.shadow", "tier.shadowed", "tier.publish"]
@@ -36,7 +37,7 @@ def test_the_story_of_a_fusion_that_came_by_itself(tmp_path: Path) -> None:
     with hotfuse.load(model(), tier=1, event_log=str(path)) as session:
         deadline = time.monotonic() + 120
         while not session.kernels:
-            assert time.monotonic() < deadline, [f"{e.kind} {e.reason}" for e in session.events]
+            assert time.monotonic() < deadline, in_vain(session.events)
             session.run(None, {"x": x})
         before = session.calls
         for _ in range(5):
