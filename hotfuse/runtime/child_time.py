@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _WAITS = "RTt"  # states in which a thread does not do what it could
+_LITTLE = 0.2  # of a core: a thread that is stopped and goes on a hundred times a second has some, though it does nothing
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class _Look:
 
 
 class ChildTime:
-    """`had_s` it has had; for `idle_s` now its main thread has done nothing, though it could."""
+    """`had_s` it has had; for `idle_s` now its main thread has done next to nothing, though it could."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._last = pid, _look(pid)
@@ -48,7 +49,7 @@ class ChildTime:
         passed_s = now.at_s - before.at_s
         waits = asks or now.state in _WAITS
         self.had_s += min(now.used_s - before.used_s, passed_s) if now.state and waits else passed_s
-        if now.worked_s != before.worked_s or not now.state:
+        if asks or not now.state or now.worked_s - before.worked_s > _LITTLE * passed_s:
             self.idle_s = 0.0
         elif now.state not in _WAITS:
             self.idle_s += passed_s

@@ -133,6 +133,7 @@ def test_one_that_is_never_let_go_on_is_stopped_for_good(toy: ChildProcess, monk
         ("T", False, 0.0, 0.0, 0.0),
         ("S", True, 0.25, 0.25, 0.0),  # it has worked, and waits for us now
         ("S", False, 4.0, 2.0, 0.0),  # on two cores
+        ("S", False, 0.03, 2.0, 2.0),  # to be stopped and to go on takes a little
         ("", False, 0.0, 2.0, 0.0),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -203,6 +204,26 @@ def test_a_copy_that_hangs_before_it_has_a_group_is_killed(
     with pytest.raises(WorkerError, match="did nothing"):
         ask(process, "1")
     assert not process.alive
+
+
+def test_a_copy_that_is_stopped_and_goes_on_all_the_time_cannot_hide_that_it_hangs(make: Callable[..., ChildProcess]) -> None:
+    process, done = make(idle_s=2.0), threading.Event()
+
+    def bother() -> None:
+        while not done.wait(0.0002):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGSTOP)
+                os.kill(process.pid, signal.SIGCONT)
+
+    ask(process, "1")
+    thread = threading.Thread(target=bother)
+    thread.start()
+    try:
+        with pytest.raises(WorkerError, match="did nothing"):
+            process.ask(b"sleep", 30.0, 1 << 40)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_other_threads_of_a_copy_do_not_hide_that_it_hangs(make: Callable[..., ChildProcess]) -> None:
