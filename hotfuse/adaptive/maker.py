@@ -40,13 +40,13 @@ def may_find(config: Config) -> bool:
 
 
 def wake_early(config: Config, graph: Graph) -> None:
-    """Where there is nothing to find, have a worker start while a large model is loaded: it is there by the time that the model
-    is hot, which takes a few calls, and takes nothing from the first. Small ones may never be hot."""
+    """Where there is nothing to find, have workers start while a large model is loaded: they are there by the time that it is
+    hot, which takes a few calls, and takes nothing from the first. Small ones may never be hot."""
 
     def wake() -> None:
-        from hotfuse.runtime.build_jobs import wake_worker
+        from hotfuse.runtime.build_jobs import wake_workers
 
-        wake_worker(config)
+        wake_workers(config)
 
     if sum(_bytes(graph.type(name)) for name in graph.constants) >= LARGE_BYTES and not may_find(config):
         BACKGROUND.post(wake)
@@ -76,7 +76,7 @@ class Maker:
     @property
     def queue(self) -> int:
         """Jobs that wait before the next one."""
-        return 0 if self._pool is None else max(0, len(self._pool.unfinished) - 1)
+        return 0 if self._pool is None else max(0, len(self._pool.unfinished) - self._pool.size)
 
     def finds(self, target: Target) -> bool:
         """Whether an earlier process made the units of a target, for all sizes."""
@@ -106,8 +106,9 @@ class Maker:
 
         with imports(self.pace()):
             from hotfuse.runtime.build_jobs import build_job
-        label = f"{subject.name}: {target}"
-        self.submit(build_job(label, lambda: request, _or_here(done, here), subject.config))
+        others = min(self._open_pool().size, subject.config.workers) - 1
+        label, helped = f"{subject.name}: {target}", replace(request, helpers=others)
+        self.submit(build_job(label, lambda: helped, _or_here(done, here), subject.config, submit=self.submit))
 
     def prove(
         self, target: Target, request: ProveRequest, sampled: bool, done: Callable[[ProveReply | BaseException], None]

@@ -5,6 +5,7 @@ State: the pool of this process, made when the first job needs it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -16,10 +17,22 @@ from hotfuse.errors import HotfuseError
 from hotfuse.ir.graph import Graph
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.build import Build
-from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, WakeUp, Weight
+from hotfuse.runtime.build_request import (
+    Array,
+    BuildReply,
+    BuildRequest,
+    HelpReply,
+    HelpRequest,
+    ProveReply,
+    ProveRequest,
+    WakeUp,
+    Weight,
+)
 from hotfuse.runtime.child import Serve
 from hotfuse.runtime.parcel import unwrap, wrap
+from hotfuse.runtime.pile import Pile
 from hotfuse.runtime.workers import Job, Pool
 from hotfuse.stress import CALM, parse
 
@@ -51,12 +64,16 @@ def worker_job(
     )
 
 
-def wake_worker(config: Config) -> None:
-    """Have a worker ready for what is built soon. Whether that succeeds is seen then."""
+def wake_workers(config: Config, most: int = 2) -> None:
+    """Have workers ready for what is built soon. Whether that succeeds is seen then. Of two the first is there to build, the
+    second to prove what it built."""
     pool = build_pool(config)
     if not pool.pids and not pool.unfinished:
-        job = worker_job("wake up", WakeUp, WakeUp, lambda _: None, config)
-        pool.submit(replace(job, stress=CALM))
+        count = min(pool.size, config.workers, most)
+        for number in range(count):
+            wake_up = WakeUp(proves=number == count - 1)
+            job = worker_job("wake up", lambda wake_up=wake_up: wake_up, WakeUp, lambda _: None, config)  # type: ignore[misc]
+            pool.submit(replace(job, stress=CALM))
 
 
 def build_job(
@@ -65,8 +82,34 @@ def build_job(
     finish: Callable[[BuildReply | BaseException], None],
     config: Config,
     pace: Callable[[], Pace] = Unhurried,
+    submit: Callable[[Job], None] | None = None,
 ) -> Job:
-    return worker_job(label, request, BuildReply, finish, config, pace=pace)
+    """A job that builds. With `submit`, as many others as the request says help it: they are jobs of their own. Behind calls
+    without a pause one process works at a time, and a second would only take its turns."""
+    if submit is None:
+        return worker_job(label, request, BuildReply, finish, config, pace=pace)
+    numbers = itertools.count()
+
+    def ask_others(pile: Pile, most: int) -> None:
+        for number in itertools.islice(numbers, 0 if RIGHT_OF_WAY.crowded else min(most, request().helpers)):
+            submit(_help_job(f"help with {label}", pile, number, config))
+
+    pile = Pile(ask_others)
+
+    def end(result: BuildReply | BaseException) -> None:
+        pile.close()
+        finish(result)
+
+    return replace(worker_job(label, request, BuildReply, end, config, pace=pace), serve=pile.serve)
+
+
+def _help_job(label: str, pile: Pile, number: int, config: Config) -> Job:
+    def request() -> HelpRequest:
+        pile.check()
+        return HelpRequest(config)
+
+    job = worker_job(label, request, HelpReply, lambda result: pile.left(number), config)
+    return replace(job, serve=pile.helper(number))
 
 
 def prove_job(

@@ -3,6 +3,7 @@
 BuildRequest: a skeleton                                 ->  BuildReply: recipes, and the code of each program
 ProveRequest: a build, its code, the inputs of a call    ->  ProveReply: a verdict on each unit
               (weights are asked back, by name)
+HelpRequest: nothing; programs are asked back (`pile`)   ->  HelpReply: how many were made code of
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ class BuildRequest:
     live: tuple[str, ...] = ()
     sizes: Sizes = ()
     grouping: Grouping = AS_RULED
+    helpers: int = 0  # others that may be asked back for help with its programs
 
 
 @dataclass(frozen=True, eq=False)
 class BuildReply:
     """`objects` has the code of each of `build.programs`, in their order. `compiled` of them are new, the cache had the others;
-    `cpu_s` is what all of it took."""
+    `cpu_s` is what all of it took, helpers included."""
 
     build: Build
     objects: tuple[bytes, ...]
@@ -72,6 +74,22 @@ class ProveReply:
     steady: bool = True
 
 
+@dataclass(frozen=True, eq=False)
+class HelpRequest:
+    """Help with the programs of a build that another worker makes. Of `config` the instruction set and the cache matter."""
+
+    config: Config
+
+
+@dataclass(frozen=True, eq=False)
+class HelpReply:
+    made: int
+    cpu_s: float
+
+
 @dataclass(frozen=True)
 class WakeUp:
-    """Nothing to do but to be there, with all modules: something is to be built soon. It is its own reply."""
+    """Nothing to do but to be there, with all modules, those that a proof needs among them (`proves`): something is to be built
+    soon. It is its own reply."""
+
+    proves: bool = True

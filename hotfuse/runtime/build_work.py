@@ -1,7 +1,7 @@
 """The work of a build worker: a skeleton becomes a build with its code, and a build is proved.
 
-It is done in the worker's process, or in a thread of this one where no process can be started. Before a program is compiled the
-cache is asked for its code (`objects`); what comes of it all is put there (`build_cache`).
+It is done in the worker's process, or in a thread of this one where no process can be started. Before a program is compiled
+(`workshop`) the cache is asked for its code (`objects`); what comes of it all is put there (`build_cache`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from dataclasses import replace
 from hotfuse.codegen import llvm_compile
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.errors import HotfuseError
-from hotfuse.hardware.spec import Spec, host_spec
+from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_cache import Witness, keep_build
 from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
-from hotfuse.runtime.building import make_build
-from hotfuse.runtime.cache import DiskCache, open_cache
+from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.kernels import Kernel
-from hotfuse.runtime.objects import generator_version, object_of
+from hotfuse.runtime.objects import generator_version
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_sizes import at_other_sizes, cut
 from hotfuse.runtime.verdict import UnitVerdict
+from hotfuse.runtime.workshop import Workshop
 
 
-def build_here(asked: BuildRequest) -> BuildReply:
-    """The build of a skeleton, and its code. What cannot be built is left to tier 0, with the reason."""
+def build_here(asked: BuildRequest, ask_back: AskBack | None = None) -> BuildReply:
+    """The build of a skeleton, and its code. Other workers help where somebody answers."""
     begun = time.thread_time()
-    config = replace(asked.config, strict=False)
-    spec = host_spec(config.isa)
-    shop = _Workshop(spec, open_cache(config))
-    build = _shared(make_build(asked.graph, spec, config, shop, asked.live, asked.sizes, asked.grouping))
+    shop = Workshop(host_spec(asked.config.isa), open_cache(asked.config), ask_back)
+    build = _shared(shop.build(asked))
     objects = tuple(shop.objects[program] for program in build.programs)
-    reply = BuildReply(build, objects, shop.compiled, time.thread_time() - begun)
+    reply = BuildReply(build, objects, shop.compiled, time.thread_time() - begun + shop.others_s)
     keep_build(asked, reply)
     return reply
 
@@ -88,20 +87,6 @@ def _alike(build: Build, units: Sequence[int]) -> dict[int, list[int]]:
     for unit in units:
         by_programs.setdefault(tuple(recipe.program for recipe in build.units[unit].recipes), []).append(unit)
     return {same[0]: same for same in by_programs.values()}
-
-
-class _Workshop:
-    """Makes code of programs. State: the code by program, and how many were compiled for it."""
-
-    def __init__(self, spec: Spec, cache: DiskCache | None) -> None:
-        self._spec, self._cache = spec, cache
-        self.objects: dict[TileProgram, bytes] = {}
-        self.compiled = 0
-
-    def __call__(self, program: TileProgram) -> None:
-        if program not in self.objects:
-            self.objects[program], is_new = object_of(program, self._spec, self._cache)
-            self.compiled += is_new
 
 
 def _shared(build: Build) -> Build:

@@ -1,6 +1,6 @@
 """The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
 
-    request   a BuildRequest, ProveRequest, AuditRequest, ReproduceRequest or WakeUp, as a parcel  ->  its reply
+    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest or WakeUp, as a parcel  ->  its reply
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
@@ -25,21 +25,25 @@ def main() -> None:
 def answer(request: bytes, ask_back: AskBack) -> bytes:
     from hotfuse.runtime.audit import AuditRequest, audit_here
     from hotfuse.runtime.build_jobs import ask_weights
-    from hotfuse.runtime.build_request import BuildRequest, WakeUp
+    from hotfuse.runtime.build_request import BuildRequest, HelpRequest, WakeUp
     from hotfuse.runtime.build_work import build_here, prove_here
     from hotfuse.runtime.faults import commit, fault_of
     from hotfuse.runtime.parcel import unwrap, wrap
     from hotfuse.runtime.reproduce import ReproduceRequest, reproduce_here
+    from hotfuse.runtime.workshop import help_here
 
     if fault := fault_of(request):
         commit(fault)
     asked = unwrap(request)
     if isinstance(asked, WakeUp):
-        import scipy.special  # noqa: F401  (the original of some operators: a proof would wait for it)
+        if asked.proves:
+            import scipy.special  # noqa: F401  (the original of some operators: a proof would wait for it)
 
         return wrap(asked)
     if isinstance(asked, BuildRequest):
-        return wrap(build_here(asked))
+        return wrap(build_here(asked, ask_back if asked.helpers else None))
+    if isinstance(asked, HelpRequest):
+        return wrap(help_here(asked, ask_back))
     if isinstance(asked, AuditRequest):
         return wrap(audit_here(asked, ask_weights(asked.graph, ask_back)))
     weight = ask_weights(asked.build, ask_back)

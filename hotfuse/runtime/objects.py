@@ -33,6 +33,11 @@ def object_of(program: TileProgram, spec: Spec, cache: DiskCache | None) -> tupl
     return _found_or_compiled(object_key(program, spec), text, spec, cache)
 
 
+def kept_object(program: TileProgram, spec: Spec, cache: DiskCache | None) -> bytes | None:
+    """The code of a program, if it is in memory or on the disk."""
+    return _found(object_key(program, spec), cache)
+
+
 def object_of_ir(text: str, spec: Spec, cache: DiskCache | None) -> bytes:
     """The code of LLVM IR that no program stands behind."""
     return _found_or_compiled(_key(text, spec), lambda: text, spec, cache)[0]
@@ -40,21 +45,29 @@ def object_of_ir(text: str, spec: Spec, cache: DiskCache | None) -> bytes:
 
 def _found_or_compiled(key: str, text: Callable[[], str], spec: Spec, cache: DiskCache | None) -> tuple[bytes, bool]:
     """Code by its key, from memory or the disk, or of IR that is compiled now; and whether it was."""
+    found = _found(key, cache)
+    if found is not None:
+        return found, False
+    from hotfuse.codegen.llvm_compile import compile_ir
+
+    data = compile_ir(text(), spec)
+    if cache is not None:
+        cache.put_later(KIND, key, data)
+    RECENT.put(key, data)
+    return data, True
+
+
+def _found(key: str, cache: DiskCache | None) -> bytes | None:
+    """Code by its key, from memory or the disk."""
     found = RECENT.get(key)
     if found is not None:
         if cache is not None and not cache.holds(KIND, key):  # another folder, or one that was cleared
             cache.put_later(KIND, key, found)
-        return found, False
+        return found
     data = None if cache is None else cache.get(KIND, key)
-    is_new = data is None
-    if data is None:
-        from hotfuse.codegen.llvm_compile import compile_ir
-
-        data = compile_ir(text(), spec)
-        if cache is not None:
-            cache.put_later(KIND, key, data)
-    RECENT.put(key, data)
-    return data, is_new
+    if data is not None:
+        RECENT.put(key, data)
+    return data
 
 
 def object_key(program: TileProgram, spec: Spec) -> str:

@@ -173,9 +173,9 @@ class Captures:
         submit(job, urgent)
         if self.config.adapts:
             with imports(self._pace()):
-                from hotfuse.runtime.build_jobs import wake_worker
+                from hotfuse.runtime.build_jobs import wake_workers
 
-            wake_worker(self.config)
+            wake_workers(self.config, most=1)  # the capture needs the cores more than a second one
 
     def _recalled(self, request: _Request) -> bool:
         """Whether the cache has the program of a request, which then serves."""

@@ -155,7 +155,8 @@ class Pool:
         idle_s: float = IDLE_S,
         first_rest_s: float = FIRST_REST_S,
     ) -> None:
-        self._module, self._size, self._arguments, self._name = module, size, arguments, name
+        self.size = size
+        self._module, self._arguments, self._name = module, arguments, name
         self._idle_s, self._first_rest_s = idle_s, first_rest_s
         self._lock = make_lock()
         self._numbers = itertools.count(1)  # of jobs under stress; its next is one step
@@ -184,7 +185,7 @@ class Pool:
         """Another worker, where there are fewer than jobs and than there may be; why there is nobody at all. Holds the lock."""
         if self._closed.is_set():
             return WorkerError("the workers were stopped", CLOSED)
-        if len(self._workers) < min(self._size, len(self._unfinished)):
+        if len(self._workers) < min(self.size, len(self._unfinished)):
             try:
                 name = f"hotfuse-worker-{len(self._workers)}"
                 self._workers.append(Worker(name, self._start, self._idle_s, self._jobs, self._finish, self._numbers))

@@ -59,7 +59,7 @@ from hotfuse.runtime import build_jobs
 maker.LARGE_BYTES = int(sys.argv[2])
 from tests.adaptive import test_session_subject as test
 woken = []
-build_jobs.wake_worker = lambda config: woken.append("hotfuse.frontends.onnx_model" in sys.modules)
+build_jobs.wake_workers = lambda config: woken.append("hotfuse.frontends.onnx_model" in sys.modules)
 with hotfuse.load(test.model().SerializeToString(), tier=sys.argv[1] if sys.argv[1] == "auto" else int(sys.argv[1])):
     BACKGROUND.post(lambda: woken.append("done"))
     while sys.argv[1] == "auto" and "done" not in woken:

@@ -93,7 +93,7 @@ def test_what_was_judged_is_read_back() -> None:
 
 def test_compile_faults_fail_no_call_and_raise_no_storm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "HANG_S", 1.0)
-    found = compile_faults.campaign(7, 1, "fail-compile-every-3")
+    found = compile_faults.campaign(7, 1, "fail-compile-every-3,workers-1")
     assert (found.failed, found.wrong, found.storms) == (0, 0, 0)
     assert found.published > 0
     assert {"raise", "hang"} <= set(found.faults)

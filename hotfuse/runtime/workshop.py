@@ -1,0 +1,106 @@
+"""The workshop of a build worker: all programs of a build become code, some of them by other workers.
+
+A build is lowered first, as if there were code for everything, and then its programs are compiled. Where there can be no code
+it is lowered again without: a chain link by link, the rest is left to tier 0.
+
+State: the code of each program, or why there is none; how many were compiled for it, and the time that others took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hotfuse.codegen.tile import TileProgram
+from hotfuse.hardware.spec import Spec, host_spec
+from hotfuse.runtime.build import Build
+from hotfuse.runtime.build_request import BuildRequest, HelpReply, HelpRequest
+from hotfuse.runtime.building import make_build
+from hotfuse.runtime.cache import DiskCache, open_cache
+from hotfuse.runtime.child_main import AskBack
+from hotfuse.runtime.objects import kept_object, object_of
+from hotfuse.runtime.parcel import unwrap, wrap
+from hotfuse.runtime.pile import Offer, Take, Taken
+
+
+class Workshop:
+    """Makes builds with code. Others help where somebody answers `ask_back`."""
+
+    def __init__(self, spec: Spec, cache: DiskCache | None, ask_back: AskBack | None = None) -> None:
+        self._spec, self._cache, self._ask_back = spec, cache, ask_back
+        self._failed: dict[TileProgram, Exception] = {}
+        self.objects: dict[TileProgram, bytes] = {}
+        self.compiled = 0
+        self.others_s = 0.0
+
+    def build(self, asked: BuildRequest) -> Build:
+        """What cannot be built is left to tier 0, with the reason."""
+        config = replace(asked.config, strict=False)
+        while True:
+            wanted: dict[TileProgram, None] = {}
+
+            def make(program: TileProgram, wanted: dict[TileProgram, None] = wanted) -> None:
+                if program in self._failed:
+                    raise self._failed[program]
+                if program not in self.objects:
+                    wanted[program] = None
+
+            build = make_build(asked.graph, self._spec, config, make, asked.live, asked.sizes, asked.grouping)
+            self._make(tuple(wanted))
+            if self._failed.keys().isdisjoint(wanted):
+                return build
+
+    def _make(self, programs: Sequence[TileProgram]) -> None:
+        missing: list[TileProgram] = []
+        for program in programs:
+            found = kept_object(program, self._spec, self._cache)
+            if found is None:
+                missing.append(program)
+            else:
+                self.objects[program] = found
+        if self._ask_back is not None and len(missing) > 1:
+            self._make_with_others(missing, self._ask_back)
+        else:
+            for program in missing:
+                self._compile(program)
+
+    def _compile(self, program: TileProgram) -> None:
+        try:
+            self.objects[program], is_new = object_of(program, self._spec, self._cache)
+            self.compiled += is_new
+        except Exception as error:  # no defect of the generator may keep a model from answering
+            self._failed[program] = error
+
+    def _make_with_others(self, programs: Sequence[TileProgram], ask_back: AskBack) -> None:
+        """The longest first: what is left at the end is short, and nobody waits long."""
+        parcels = {program: wrap(program) for program in programs}
+        order = sorted(programs, key=lambda program: -len(parcels[program]))
+        ask_back(wrap(Offer(tuple(parcels[program] for program in order))))
+        while True:
+            taken: Taken = unwrap(ask_back(wrap(Take())))
+            if taken.place is None:
+                break
+            self._compile(order[taken.place])
+        for place, made in taken.made.items():
+            if order[place] not in self.objects and made.code is not None:
+                self.objects[order[place]] = made.code
+                self.compiled += made.is_new
+            self.others_s += made.cpu_s
+
+
+def help_here(asked: HelpRequest, ask_back: AskBack) -> HelpReply:
+    """Make code of what lies on somebody's pile, until nothing is left."""
+    begun, spec, cache = time.thread_time(), host_spec(asked.config.isa), open_cache(asked.config)
+    brought, made = Take(), 0
+    while True:
+        taken: Taken = unwrap(ask_back(wrap(brought)))
+        if taken.place is None:
+            return HelpReply(made, time.thread_time() - begun)
+        started = time.thread_time()
+        try:
+            code, is_new = object_of(unwrap(taken.program), spec, cache)
+            brought = Take(taken.place, code, is_new, time.thread_time() - started)
+            made += 1
+        except Exception:  # whoever builds finds why
+            brought = Take(taken.place)
