@@ -25,7 +25,7 @@ from hotfuse.errors import WorkerError
 from hotfuse.locks import make_lock
 from hotfuse.runtime.parcel import unwrap, wrap
 
-LONG_S = 2.0  # that the one who builds waits for a helper, before it does the work itself
+LONG_S = 5.0  # that the one who builds waits for a helper, before it does the work itself
 NEEDLESS = "needless"  # the cause of the error that a helper ends with which came too late
 
 
