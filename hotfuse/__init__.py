@@ -9,15 +9,11 @@ y = fast(x)
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
-
-if "numpy" not in sys.modules:  # OpenBLAS's threads take a core for 0.1 s after each call; this makes it 2 ms
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")
 
 __version__ = "0.1.0"
 __all__ = ["Config", "HotfuseError", "compile", "load", "metrics", "models", "serve_metrics"]

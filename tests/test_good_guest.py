@@ -121,7 +121,7 @@ def run(
     prepare: Callable[[], None] | None = None,
 ) -> str:
     """What a script prints. It comes through standard input, as where there is no file to import."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("HOTFUSE_") and k != "OPENBLAS_THREAD_TIMEOUT"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HOTFUSE_")}
     command = [sys.executable, *arguments]
     done = subprocess.run(
         command,
@@ -230,17 +230,6 @@ def test_thread_counts_of_the_environment_are_kept(variable: str) -> None:
     assert pools
     assert set(pools) == {1}
     assert threads == 1
-
-
-@pytest.mark.parametrize(
-    ("first", "given", "is_set"),
-    [("hotfuse", {}, "22"), ("hotfuse", {"OPENBLAS_THREAD_TIMEOUT": "9"}, "9"), ("numpy", {}, "None")],
-)
-def test_threads_of_openblas_do_not_spin_for_long_unless_the_user_says_so(
-    first: str, given: dict[str, str], is_set: str
-) -> None:
-    code = f"import {first}, hotfuse, os; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'))"
-    assert run(code, environment=given) == is_set
 
 
 def test_affinity_is_kept() -> None:
