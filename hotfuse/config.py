@@ -74,8 +74,8 @@ class Config:
     max_cache_bytes: int = _option("HOTFUSE_MAX_CACHE_BYTES", GIB, least=0)
     # the folder of reproductions of wrong kernels, with values of real calls; "": in the user's state folder, "off": none
     reproductions: str = _option("HOTFUSE_REPRODUCTIONS", "")
-    # processes that compile and prove kernels behind a model that serves; 0 is two, or one where there is one core
-    workers: int = _option("HOTFUSE_WORKERS", 0, least=0)
+    # processes that compile and prove kernels behind a model that serves
+    workers: int = _option("HOTFUSE_WORKERS", 1, least=1)
     # for one request to such a process; seconds in which it is stopped or waits for a core do not count
     compile_timeout_s: float = _option("HOTFUSE_COMPILE_TIMEOUT_S", 120.0, least=0)
     # physical memory of one such process; 0 takes a quarter of what this process may use
@@ -126,8 +126,6 @@ class Config:
             raise ConfigError(f"stress must be text, not {self.stress!r}")
         for name, value in parse(self.stress).options.items():
             object.__setattr__(self, name, value)
-        if not self.workers:
-            object.__setattr__(self, "workers", min(2, _usable_cores()))
         shares = {"max_value_bytes": 2, "max_capture_bytes": 2, "max_worker_bytes": 4}
         open_limits = [name for name in shares if getattr(self, name) == 0]
         usable = _usable_memory_bytes() if open_limits else 0
@@ -168,10 +166,6 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
             raise ConfigError(f"{option.name} must be a number of type {type(default).__name__}, not {value!r}")
         if not value >= least:  # written so that NaN is refused
             raise ConfigError(f"{option.name} must be at least {least}, not {value!r}")
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _usable_memory_bytes() -> int:
