@@ -5,6 +5,7 @@ State: the pool of this process, made when the first job needs it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,8 +72,8 @@ def wake_workers(config: Config, most: int = 2) -> None:
     if not pool.pids and not pool.unfinished:
         count = min(pool.size, config.workers, most)
         for number in range(count):
-            wake_up = WakeUp(proves=number == count - 1)
-            job = worker_job("wake up", lambda wake_up=wake_up: wake_up, WakeUp, lambda _: None, config)  # type: ignore[misc]
+            wake_up = functools.partial(WakeUp, proves=number == count - 1)
+            job = worker_job("wake up", wake_up, WakeUp, lambda _: None, config)
             pool.submit(replace(job, stress=CALM))
 
 

@@ -84,7 +84,6 @@ class HelpRequest:
 @dataclass(frozen=True, eq=False)
 class HelpReply:
     made: int
-    cpu_s: float
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The work of a build worker: a skeleton becomes a build with its code, and a build is proved.
 
 It is done in the worker's process, or in a thread of this one where no process can be started. Before a program is compiled
-(`workshop`) the cache is asked for its code (`objects`); what comes of it all is put there (`build_cache`).
+(`foundry`) the cache is asked for its code (`objects`); what comes of it all is put there (`build_cache`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from hotfuse.runtime.build_cache import Witness, keep_build
 from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.child_main import AskBack
+from hotfuse.runtime.foundry import Foundry
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.objects import generator_version
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_sizes import at_other_sizes, cut
 from hotfuse.runtime.verdict import UnitVerdict
-from hotfuse.runtime.workshop import Workshop
 
 
 def build_here(asked: BuildRequest, ask_back: AskBack | None = None) -> BuildReply:
     """The build of a skeleton, and its code. Other workers help where somebody answers."""
     begun = time.thread_time()
-    shop = Workshop(host_spec(asked.config.isa), open_cache(asked.config), ask_back)
+    shop = Foundry(host_spec(asked.config.isa), open_cache(asked.config), ask_back)
     build = _shared(shop.build(asked))
     objects = tuple(shop.objects[program] for program in build.programs)
     reply = BuildReply(build, objects, shop.compiled, time.thread_time() - begun + shop.others_s)

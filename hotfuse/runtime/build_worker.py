@@ -28,9 +28,9 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
     from hotfuse.runtime.build_request import BuildRequest, HelpRequest, WakeUp
     from hotfuse.runtime.build_work import build_here, prove_here
     from hotfuse.runtime.faults import commit, fault_of
+    from hotfuse.runtime.foundry import help_here
     from hotfuse.runtime.parcel import unwrap, wrap
     from hotfuse.runtime.reproduce import ReproduceRequest, reproduce_here
-    from hotfuse.runtime.workshop import help_here
 
     if fault := fault_of(request):
         commit(fault)

@@ -1,9 +1,9 @@
 """A pile of programs that several workers make code of: whoever is free takes the next one.
 
     the worker that builds   Offer -> (nothing)    lays programs down; others are asked to help
-                             Take  -> Taken        brings code, and takes the next program, or waits for what others have;
-                                                   at the end it is handed what they made
-    one that helps           Take  -> Taken        the same, and leaves when nothing lies there
+                             Take  -> Taken        takes the next program, or waits for what others have; at the end it is
+                                                   handed what they made
+    one that helps           Take  -> Taken        brings code, takes the next program, and leaves when nothing lies there
 
 What a helper took and does not bring (it died, or there can be no code) goes back, for the one that builds: no job is lost with
 a worker, and why there is no code is for that one to find. What a helper keeps for too long goes back, too. A helper that comes
@@ -38,8 +38,8 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """Code of the program that was taken before, if there was one and there can be: what it was, whether it is new, and what
-    that took."""
+    """From a helper, with code of the program that it took before, if there was one and there can be: where it lay, whether the
+    code is new, and what that took."""
 
     place: int | None = None
     code: bytes | None = None
@@ -67,7 +67,6 @@ class Pile:
         self._own: deque[int] = deque()  # that no helper may take
         self._out: dict[int, tuple[int, float]] = {}  # which helper has a program, and since when
         self._made: dict[int, Take] = {}
-        self._closed = False
         self._changed = threading.Condition(make_lock())
 
     def serve(self, question: bytes) -> bytes:
@@ -88,7 +87,6 @@ class Pile:
     def close(self) -> None:
         """Nobody needs help any more."""
         with self._changed:
-            self._closed = True
             self._free.clear()
 
     def check(self) -> None:

@@ -15,16 +15,16 @@ import pytest
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, WorkerError
 from hotfuse.hardware.spec import host_spec
-from hotfuse.runtime import build_jobs, workshop
+from hotfuse.runtime import build_jobs, foundry
 from hotfuse.runtime.build import skeleton
 from hotfuse.runtime.build_jobs import MODULE, build_job, wake_workers
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, HelpRequest
 from hotfuse.runtime.build_work import build_here
+from hotfuse.runtime.foundry import help_here
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import NEEDLESS, Offer, Pile, Take, Taken
 from hotfuse.runtime.recent_code import RECENT
 from hotfuse.runtime.workers import Job, Pool
-from hotfuse.runtime.workshop import help_here
 from hotfuse.stress import parse
 from tests.runtime.test_build_worker import GRAPH
 
@@ -194,17 +194,17 @@ def test_help_ends_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: Any) -> Any:
         raise CodegenError("planted")
 
-    monkeypatch.setattr(workshop, "object_of", fail)
+    monkeypatch.setattr(foundry, "object_of", fail)
     pile, _ = offered(2)
-    monkeypatch.setattr(workshop, "unwrap", lambda body: body if len(body) == 1 else unwrap(body))
+    monkeypatch.setattr(foundry, "unwrap", lambda body: body if len(body) == 1 else unwrap(body))
     reply = help_here(HelpRequest(CONFIG), pile.helper(0))
     assert reply.made == 0
     assert [own(pile).place, own(pile).place] == [0, 1]
 
 
 def test_what_has_no_code_is_left_to_tier_0_whoever_tried_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = workshop.object_of
-    shop = workshop.Workshop(host_spec(), None)
+    original = foundry.object_of
+    shop = foundry.Foundry(host_spec(), None)
     programs = shop.build(BuildRequest(skeleton(GRAPH), CONFIG)).programs
     bad = programs[0]
 
@@ -213,8 +213,8 @@ def test_what_has_no_code_is_left_to_tier_0_whoever_tried_it(monkeypatch: pytest
             raise CodegenError("planted")
         return original(program, *rest)
 
-    monkeypatch.setattr(workshop, "object_of", fail)
-    monkeypatch.setattr(workshop, "kept_object", lambda *_: None)
+    monkeypatch.setattr(foundry, "object_of", fail)
+    monkeypatch.setattr(foundry, "kept_object", lambda *_: None)
     build = build_here(BuildRequest(skeleton(GRAPH), CONFIG)).build
     assert bad not in build.programs
     assert "planted" in build.reasons.values()

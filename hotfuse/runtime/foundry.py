@@ -1,4 +1,4 @@
-"""The workshop of a build worker: all programs of a build become code, some of them by other workers.
+"""The foundry of a build worker: all programs of a build become code, some of them by other workers.
 
 A build is lowered first, as if there were code for everything, and then its programs are compiled. Where there can be no code
 it is lowered again without: a chain link by link, the rest is left to tier 0.
@@ -24,7 +24,7 @@ from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import Offer, Take, Taken
 
 
-class Workshop:
+class Foundry:
     """Makes builds with code. Others help where somebody answers `ask_back`."""
 
     def __init__(self, spec: Spec, cache: DiskCache | None, ask_back: AskBack | None = None) -> None:
@@ -91,12 +91,12 @@ class Workshop:
 
 def help_here(asked: HelpRequest, ask_back: AskBack) -> HelpReply:
     """Make code of what lies on somebody's pile, until nothing is left."""
-    begun, spec, cache = time.thread_time(), host_spec(asked.config.isa), open_cache(asked.config)
+    spec, cache = host_spec(asked.config.isa), open_cache(asked.config)
     brought, made = Take(), 0
     while True:
         taken: Taken = unwrap(ask_back(wrap(brought)))
         if taken.place is None:
-            return HelpReply(made, time.thread_time() - begun)
+            return HelpReply(made)
         started = time.thread_time()
         try:
             code, is_new = object_of(unwrap(taken.program), spec, cache)
