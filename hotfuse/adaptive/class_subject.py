@@ -120,6 +120,9 @@ class ClassSubject:
             raise ExecutionError(tensors)
         return np.asarray(to_numpy(tensors[name].detach()))
 
+    def release_weights(self) -> None:
+        """They are the module's."""
+
     def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
         if self._ready is None or self._ready.runner.hoisted is not build.hoisted:
             made = self._captured.with_kernels(build, kernels, self._serving)

@@ -251,6 +251,7 @@ class Making:
                 next(self._keeping[0])
             except Exception:  # it is there, or cannot be: its weights are gone, or no thread can be started
                 self._keeping.popleft()
+                self._subject.release_weights()
         if self._keeping:
             self._post(self._keep)
 

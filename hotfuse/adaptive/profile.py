@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from hotfuse.events import plain
 from hotfuse.locks import make_lock
 from hotfuse.runtime.order import Chain, make_chains
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
@@ -178,12 +177,6 @@ class Profile:
                 if model is not None and not form.pieces:
                     form.pieces, form.typical = model.pieces, model.typical
         return plans
-
-    def to_json(self, now_s: float) -> dict[str, object]:
-        """All of it, as what `json.dumps` takes."""
-        told = {"units": self.uses(now_s), "chains": self.chains(now_s), "traces": self.traces}
-        found: dict[str, object] = plain(told)
-        return found
 
 
 def _uses(plan: str, forms: Iterable[_Form]) -> Iterator[Use]:

@@ -144,6 +144,14 @@ class SessionSubject:
     def weight(self, name: str) -> Array:
         return self._session.graph.constants[name].glance()
 
+    def release_weights(self) -> None:
+        attached, session = self._attached, self._held()
+        if attached is not None and session is not None and session.best is not session.base:
+            used = set(map(id, attached[1].constants.values()))
+            for constant in session.graph.constants.values():
+                if id(constant) not in used:
+                    constant.release()
+
     def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
         self._main_of(build, pace)
 
@@ -207,6 +215,7 @@ class SessionSubject:
         asked = AuditRequest(skeleton(session.graph), tuple(given), tuple(results), self.config)
 
         def finish(reply: AuditReply | BaseException) -> None:
+            self.release_weights()
             if isinstance(reply, AuditReply):
                 report(form, reply.reason, reply.cpu_s)
             else:

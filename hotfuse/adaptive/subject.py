@@ -59,6 +59,10 @@ class Subject(Protocol):
     def weight(self, name: str) -> Array:
         """A weight of the graph that is to be built. Called by a worker's thread."""
 
+    def release_weights(self) -> None:
+        """Nobody looks at them for now: memory of those that kernels do not read, and that a file can fill again, is given
+        back."""
+
     def prepare(self, build: Build, kernels: Kernels, pace: Pace) -> None:
         """Compute what kernels read that follows from weights alone, and run none of them; candidates are made sooner then."""
 

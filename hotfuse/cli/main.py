@@ -18,6 +18,7 @@ COMMANDS = (
     ("asm", "Look at, run and compare tile programs."),
     ("replay", "Run a kernel that was found wrong again, and make it smaller."),
     ("cache", "Look at the kernel cache on disk, check it, and make it smaller."),
+    ("calibrate", "Measure what this machine can do."),
     ("doctor", "Show what this machine offers, what is missing, and what to do."),
     ("demo", "Train, load and run a small real model, with a view of each step."),
 )

@@ -1,6 +1,7 @@
 """The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
 
-    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest or WakeUp, as a parcel  ->  its reply
+    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest, TrainRequest or WakeUp, as a parcel
+    reply     its reply
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
@@ -23,6 +24,7 @@ def main() -> None:
 
 
 def answer(request: bytes, ask_back: AskBack) -> bytes:
+    from hotfuse.hardware.retrain import TrainRequest, train_here
     from hotfuse.runtime.audit import AuditRequest, audit_here
     from hotfuse.runtime.build_jobs import ask_weights
     from hotfuse.runtime.build_request import BuildRequest, HelpRequest, WakeUp
@@ -44,6 +46,8 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
         return wrap(build_here(asked, ask_back if asked.helpers else None))
     if isinstance(asked, HelpRequest):
         return wrap(help_here(asked, ask_back))
+    if isinstance(asked, TrainRequest):
+        return wrap(train_here(asked))
     if isinstance(asked, AuditRequest):
         return wrap(audit_here(asked, ask_weights(asked.graph, ask_back)))
     weight = ask_weights(asked.build, ask_back)

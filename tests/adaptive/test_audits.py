@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import hotfuse
@@ -71,3 +72,31 @@ def spoil(session: Session) -> None:
     largest = max(segment._fixed.values(), key=lambda array: array.nbytes)
     wrong = np.full(1000, 7.0, np.float32)
     ctypes.memmove(largest.ctypes.data, wrong.ctypes.data, wrong.nbytes)
+
+
+def test_weights_that_an_audit_looked_at_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights in a file beside the model are mapped: kernels read packed ones, and nobody else reads these after an audit."""
+    monkeypatch.setattr(audits, "CALLS", 5)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model(), path, save_as_external_data=True, location="weights.bin", size_threshold=1024)
+    with hotfuse.load(path, cache=str(tmp_path / "cache")) as session:
+        session.run(None, {"x": feed()})
+        assert mapped_bytes("weights.bin") > 3 << 20
+        serve(session, lambda: is_fused(session))
+        serve(session, lambda: session.events.of("audit.passed"))
+        deadline = time.monotonic() + 30
+        while mapped_bytes("weights.bin") > 1 << 18 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert mapped_bytes("weights.bin") <= 1 << 18
+
+
+def mapped_bytes(name: str) -> int:
+    """Of a file's mappings, what is in memory."""
+    found, here = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head and not head.endswith(":"):
+            here = line.endswith(name)
+        elif here and head == "Rss:":
+            found += int(line.split()[1]) << 10
+    return found

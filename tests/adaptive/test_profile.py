@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 from hypothesis import given, settings
@@ -91,7 +90,6 @@ def test_nothing_is_lost_and_nothing_grows(told: list[tuple[str, int, int, bool,
         assert 0 < use.count <= counts[plan]
         if unit == "u0":  # every call of the plan runs it
             assert use.count == counts[plan]
-    json.dumps(profile.to_json(60.0), allow_nan=False)
 
 
 def test_units_follow_each_other_as_often_as_their_plan_is_called() -> None:

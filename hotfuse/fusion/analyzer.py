@@ -1,0 +1,213 @@
+"""The subgraph analyzer: what groups of nodes do at some sizes, counted (`Work`), before any of them ran.
+
+    groups in the order they run, sizes  ->  for each: points, arithmetic, bytes, how far those come from, tasks
+
+How far bytes come from is the plan's doing: what the group before wrote is in the nearest cache, a weight was last touched one
+whole call ago. So bytes are counted along the plan, and again from its end to its beginning, as calls follow each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hotfuse.fusion.rules import Fused
+from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Work
+from hotfuse.ir.dim import Dim, substitute, symbols_of
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.layout import Layout
+from hotfuse.ir.op import OPS, Pattern
+from hotfuse.ir.types import Shape, TensorType
+
+TYPICAL = 64  # a size that nobody told
+TASK_POINTS = 4096.0
+TILE_POINTS = 48.0 * 16  # rows of a chunk and columns of a panel, about
+CHAIN_ROWS = 12.0
+# vector operations that a function is worth; others count as one
+_STEPS = {
+    "exp": 12, "expm1": 16, "log": 14, "log1p": 16, "erf": 24, "tanh": 18, "sinh": 20, "cosh": 20, "sin": 20, "cos": 20,
+    "tan": 28,
+    "asin": 24, "acos": 24, "atan": 20, "atan2": 26, "asinh": 30, "acosh": 30, "atanh": 24, "pow": 34, "sqrt": 6, "rsqrt": 8,
+    "fmod": 10, "round": 2, "floor": 2, "ceil": 2, "trunc": 2,
+}  # fmt: skip
+_DIVISION = 6
+# of rows as wholes, for each of their elements
+_ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
+_SCORE_STEPS = 18  # of an attention's softmax, for each score
+
+Number = Callable[[Dim], int]
+
+
+def numbers(sizes: Mapping[str, int]) -> Number:
+    """Dims as numbers, at these sizes of their symbols."""
+    known: dict[Dim, int] = {}
+
+    def number(dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        found = known.get(dim)
+        if found is None:
+            given = {s.name: sizes.get(s.name, max(s.minimum, TYPICAL)) for s in symbols_of((dim,))}
+            result = substitute(dim, given)
+            found = known[dim] = result if isinstance(result, int) else TYPICAL
+        return found
+
+    return number
+
+
+class Analyzer:
+    """State: what was found of sizes and of nodes, which many groups share."""
+
+    def __init__(
+        self, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], sizes: Mapping[str, int]
+    ) -> None:
+        self._graph, self._values, self._layouts = graph, values, layouts
+        self._number = numbers(sizes)
+        self._weights = {*graph.weights, *graph.constants}
+        self._kept = set(graph.outputs)
+
+    def work(self, group: Fused) -> Work:
+        """Of one group, wherever it runs: `placed` says from how far its bytes come."""
+        inside = {name for node in group.nodes for name in node.outputs}
+        reads: dict[str, Touch] = {}
+        for node in group.nodes:
+            for name in node.uses:
+                if name not in inside and name not in reads:
+                    touch = self._read(node, name)
+                    if touch is not None:
+                        reads[name] = touch
+        writes = [self._touch(n, IN_ORDER) for node in group.nodes for n in node.outputs if self._is_read_outside(n, inside)]
+        domain = [self._number(d) for d in group.domain]
+        points = _product(domain)
+        row = _product([domain[axis] for axis in group.folded])
+        products, steps = 0.0, 0.0
+        for node in group.nodes:
+            of_products, of_steps = self._arithmetic(node)
+            products, steps = products + of_products, steps + of_steps
+        return Work(
+            group.kind,
+            points,
+            row,
+            float(domain[-1]) if domain else 1.0,
+            products,
+            steps,
+            tuple(reads.values()),
+            tuple(writes),
+            self._tasks(group, points, row, products),
+            max(1, len(group.links)),
+            max((touch.element for touch in (*reads.values(), *writes)), default=4),
+        )
+
+    def _is_read_outside(self, name: str, inside: set[str]) -> bool:
+        return name in self._kept or any(reader.id not in inside for reader in self._graph.consumers.get(name, ()))
+
+    def _read(self, node: Node, name: str) -> Touch | None:
+        if not isinstance(self._values[name].type, TensorType):
+            return None
+        if OPS[node.op].pattern is Pattern.GATHER and name == node.inputs[0]:
+            out = self._touch(node.outputs[0], GATHERED)
+            table = self._touch(name, GATHERED)
+            return Touch(table.name, min(out.bytes, table.bytes), 0.0, table.element, GATHERED, table.is_weight)
+        return self._touch(name, self._access(name))
+
+    def _access(self, name: str) -> int:
+        layout = self._layouts.get(name)
+        if layout is None:
+            return IN_ORDER
+        for size, stride in zip(reversed(layout.shape), reversed(layout.strides), strict=True):
+            if self._number(size) != 1:
+                return IN_ORDER if stride in (0, 1) else STRIDED
+        return IN_ORDER
+
+    def _touch(self, name: str, access: int) -> Touch:
+        type = self._values[name].type
+        assert isinstance(type, TensorType)
+        layout = self._layouts.get(name)
+        root = name if layout is None else layout.root
+        bytes = _product([self._number(d) for d in type.shape or ()]) * type.dtype.bytes
+        return Touch(root, bytes, 0.0, max(1, type.dtype.bytes), access, root in self._weights)
+
+    def _shape(self, name: str | None) -> list[int]:
+        type = self._values[name or ""].type
+        assert isinstance(type, TensorType)
+        shape: Shape = type.shape or ()
+        return [self._number(d) for d in shape]
+
+    def _arithmetic(self, node: Node) -> tuple[float, float]:
+        """Multiply-adds of products, and other operations on elements."""
+        record, out = OPS[node.op], _product(self._shape(node.outputs[0]))
+        if node.op == "panel_matmul":
+            return out * self._shape(node.inputs[0])[-1], 0.0
+        if node.op == "attention":
+            query, key = self._shape(node.inputs[0]), self._shape(node.inputs[1])
+            scores = _product(query[:-1]) * key[-2]
+            return 2.0 * scores * query[-1], scores * _SCORE_STEPS
+        if record.pattern in (Pattern.REDUCTION, Pattern.NORMALIZATION, Pattern.SCAN, Pattern.WINDOW):
+            taken = max(out, _product(self._shape(node.inputs[0])))
+            if record.pattern is Pattern.WINDOW:
+                taken = max(taken, out * _product(node.attrs.get("kernel", ())))
+            return 0.0, taken * _ROW_STEPS.get(node.op, 2)
+        return 0.0, out * steps_of(node.op)
+
+    def _tasks(self, group: Fused, points: float, row: float, products: float) -> float:
+        """How many pieces threads can share."""
+        if group.kind == "product":
+            return max(1.0, points / TILE_POINTS)
+        if group.kind == "attention":
+            return max(1.0, points / TASK_POINTS * 4)
+        if group.kind == "chain":
+            rows = points / max(1.0, float(self._number(group.domain[-1])))
+            return max(1.0, rows / CHAIN_ROWS)
+        return max(1.0, min(points / TASK_POINTS, points / max(1.0, row)))
+
+
+def analyse(
+    groups: Sequence[Fused],
+    graph: Graph,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    sizes: Mapping[str, int],
+) -> list[Work]:
+    """What each group does, in the order they run."""
+    analyzer = Analyzer(graph, values, layouts, sizes)
+    return placed([analyzer.work(group) for group in groups])
+
+
+def placed(plan: Sequence[Work]) -> list[Work]:
+    """The work of groups that run in this order, call after call: from how far each of them has its bytes."""
+    last: dict[str, float] = {}
+    clock = 0.0
+    for turn in range(2):  # the call before, and this one
+        works = []
+        for work in plan:
+            if turn:
+                reads, writes = (tuple(_since(t, clock - last[t.name]) for t in ts) for ts in (work.reads, work.writes))
+                works.append(replace(work, reads=reads, writes=writes))
+            clock += work.moved
+            last |= {touch.name: clock for touch in (*work.reads, *work.writes)}
+    return works
+
+
+def _since(touch: Touch, moved: float) -> Touch:
+    """Its own bytes move between two touches, too."""
+    return replace(touch, distance=moved + touch.bytes)
+
+
+def _product(sizes: Sequence[int]) -> float:
+    result = 1.0
+    for size in sizes:
+        result *= size
+    return result
+
+
+@functools.cache
+def steps_of(op: str) -> float:
+    """Vector operations that an element of an operator's result is worth, by its scalar body."""
+    body = OPS[op].scalar
+    if not isinstance(body, str):
+        return 1.0
+    names = re.findall(r"[a-z_]\w*(?=\()", body)
+    signs = len(re.findall(r"[-+*<>=]+", body)) + _DIVISION * body.count("/")
+    return max(1.0, signs + sum(_STEPS.get(name, 1) for name in names))

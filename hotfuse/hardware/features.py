@@ -1,0 +1,79 @@
+"""Features: a piece of work on a machine as a row of numbers, which the forest decides by.
+
+Amounts are logarithms: what decides is how often one thing goes into another. What the roofline says is among them, so that
+trees need only learn where it errs, and the machine's rates are, so that what was learned on one machine is not all lost on the
+next. `FEATURES` names the columns; a forest that was trained with others is not asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from hotfuse.hardware.prior import Bound, roofline
+from hotfuse.hardware.rates import Rates
+from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
+
+KINDS = ("rows", "product", "attention", "copy", "concat", "pack", "chain")
+FEATURES = (
+    *(f"is {kind}" for kind in KINDS),
+    "points", "row", "inner", "products", "steps", "read", "written", "weights", "tasks", "kernels", "element",
+    "strided", "gathered", "read from", "written to", "intensity",
+    "arithmetic", "memory", "arithmetic / memory", "overhead / all",
+    "threads", "multiply-adds", "near", "middle", "far", "barrier",
+)  # fmt: skip
+NEAR, MIDDLE = 16 << 10, 1 << 20
+
+
+def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float]:
+    weights = sum(touch.bytes for touch in work.reads if touch.is_weight)
+    return [
+        *(float(work.kind == kind) for kind in KINDS),
+        *map(
+            _log, (work.points, work.row, work.inner, work.products, work.steps, work.read, work.written, weights, work.tasks)
+        ),
+        work.kernels,
+        work.element,
+        _share(work.reads, STRIDED) + _share(work.writes, STRIDED),
+        _share(work.reads, GATHERED),
+        _distance(work.reads),
+        _distance(work.writes),
+        _log(work.intensity),
+        _seconds(bound.arithmetic_s),
+        _seconds(bound.memory_s),
+        _seconds(bound.arithmetic_s) - _seconds(bound.memory_s),
+        bound.overhead_s / max(bound.seconds, 1e-12),
+        min(threads, work.tasks),
+        _log(rates.fma.of(threads)),
+        *(_log(rates.read.at(size, threads)) for size in (NEAR, MIDDLE, rates.read.bytes[-1])),
+        _seconds(rates.barrier_s),
+    ]
+
+
+def rows_of(works: Iterable[Work], rates: Rates, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """The features of each piece of work, and the seconds that the roofline gives it."""
+    bounds = [(work, roofline(work, rates, threads)) for work in works]
+    rows = [features(work, bound, rates, threads) for work, bound in bounds]
+    return np.array(rows, np.float32).reshape(-1, len(FEATURES)), np.array([bound.seconds for _, bound in bounds])
+
+
+def _log(amount: float) -> float:
+    return math.log2(1 + amount)
+
+
+def _seconds(seconds: float) -> float:
+    return math.log2(max(seconds, 1e-9))
+
+
+def _share(touches: Iterable[Touch], access: int) -> float:
+    """Of the bytes touched, the part that is gone through in this way."""
+    found = [(touch.bytes, touch.access == access) for touch in touches]
+    return sum(bytes for bytes, is_so in found if is_so) / max(1.0, sum(bytes for bytes, _ in found))
+
+
+def _distance(touches: Iterable[Touch]) -> float:
+    """From how far bytes come, each of them counted alike."""
+    found = [(touch.bytes, touch.bytes * _log(touch.distance)) for touch in touches]
+    return sum(weighted for _, weighted in found) / max(1.0, sum(bytes for bytes, _ in found))

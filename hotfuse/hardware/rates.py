@@ -1,0 +1,116 @@
+"""What a machine was measured to do: bandwidth by working set, arithmetic, and what it costs to start threads and to meet.
+
+    Spec (what the machine says of itself)  --`runtime/probes`-->  Rates (what it does)
+
+Every rate is given for one thread and for a team together: cores of one machine share caches, memory and power. The text form
+is JSON, which the cache keeps by `rates_key`: another machine, or another share of this one, is measured anew.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hotfuse.errors import ParseError
+from hotfuse.hardware.spec import Spec
+
+FORM = 1  # of the text
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A rate of one thread, and that of a team together."""
+
+    one: float
+    team: float
+
+    def of(self, threads: int) -> float:
+        return self.one if threads == 1 else self.team
+
+
+@dataclass(frozen=True)
+class Curve:
+    """GB/s by the bytes that each thread goes over again and again."""
+
+    bytes: tuple[int, ...]
+    one: tuple[float, ...]
+    team: tuple[float, ...]
+
+    def at(self, working_set: float, threads: int) -> float:
+        """That of a working set between those measured, or of the nearest."""
+        rates = self.one if threads == 1 else self.team
+        place = bisect.bisect_left(self.bytes, working_set)
+        if place == 0:
+            return rates[0]
+        if place == len(self.bytes):
+            return rates[-1]
+        low, high = self.bytes[place - 1], self.bytes[place]
+        share = math.log(working_set / low) / math.log(high / low)
+        return math.exp((1 - share) * math.log(rates[place - 1]) + share * math.log(rates[place]))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """`fma` and `amx` are in GFLOP/s of f32 and of bf16 (0 without tiles); times are in seconds."""
+
+    threads: int  # of the team
+    read: Curve
+    write: Curve
+    fma: Pair
+    amx: Pair
+    call_s: float  # of a step that does nothing, on one thread
+    start_s: float  # of a team, for a call of one such step
+    barrier_s: float  # where threads wait for each other
+    touch: float  # GB/s of memory that nobody used before
+    memory_bytes: int
+    spread: float  # of repeated measurements: half of them lie within this part of their median
+
+
+def rates_key(spec: Spec, threads: int) -> str:
+    """Another text for whatever may be faster or slower."""
+    return (
+        f"rates {FORM}, {spec.key}, {threads} of {spec.physical_cores} and {spec.logical_cores} cores, quota {spec.cpu_quota}"
+    )
+
+
+def print_rates(rates: Rates) -> str:
+    return json.dumps({"form": FORM, **asdict(rates)})
+
+
+def read_rates(text: str) -> Rates:
+    """Raises ParseError where the text is none of ours, or says something that no machine does."""
+    try:
+        found = json.loads(text)
+        if found.pop("form") != FORM:
+            raise ParseError("these rates were written by another version; `hotfuse calibrate` measures them again")
+        curves = {name: _curve(found.pop(name)) for name in ("read", "write")}
+        pairs = {name: Pair(**_numbers(found.pop(name), 0.0)) for name in ("fma", "amx")}
+        return Rates(**curves, **pairs, **_numbers(found, 0.0))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ParseError(f"these are no rates: {type(error).__name__}: {error}") from None
+
+
+def _curve(found: Mapping[str, Any]) -> Curve:
+    curve = Curve(*(tuple(found[name]) for name in ("bytes", "one", "team")))
+    sizes = curve.bytes
+    if not sizes or len({len(sizes), len(curve.one), len(curve.team)}) != 1 or list(sizes) != sorted(set(sizes)):
+        raise ValueError("a curve has sizes in order, and a rate for each")
+    for number in (*sizes, *curve.one, *curve.team):
+        _check(number, 1e-9)
+    return curve
+
+
+def _numbers(found: Mapping[str, Any], least: float) -> dict[str, Any]:
+    for number in found.values():
+        _check(number, least)
+    return dict(found)
+
+
+def _check(number: Any, least: float) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
+        raise ValueError(f"{number!r} is no rate")

@@ -1,0 +1,56 @@
+"""Training again: samples become a forest, in a worker process, and it replaces the one before only if it is better.
+
+TrainRequest: samples, and the forest in use    ->  TrainReply: a forest, and how good both are on sources held out of training
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from hotfuse.hardware.forest import Forest, read_forest, write_forest
+from hotfuse.hardware.samples import Samples
+from hotfuse.hardware.training import Quality, quality, train
+
+LEAST = 50  # samples to train of, and LEAST / 5 to hold against them
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest:
+    samples: Samples
+    known: bytes = b""  # the forest in use, if there is one
+
+
+@dataclass(frozen=True, eq=False)
+class TrainReply:
+    """`forest` is b"" where the one in use is better, or there was too little to train of. Quality is on what was held out."""
+
+    forest: bytes
+    before: Quality | None
+    after: Quality | None
+    spread: float  # of repeated measurements: no prediction can be nearer
+    cpu_s: float
+
+
+def train_here(asked: TrainRequest) -> TrainReply:
+    """In the process that calls; it imports scikit-learn."""
+    begun = time.process_time()
+    samples = asked.samples
+    held = samples.where(samples.is_held_out)
+    rest = samples.where(~samples.is_held_out)
+    spread = float(np.median(samples.spread)) if len(samples) else 0.0
+    if len(rest) < LEAST or len(held) < LEAST // 5:
+        return TrainReply(b"", None, None, spread, time.process_time() - begun)
+    before = _judged(read_forest(asked.known), held) if asked.known else None
+    after = _judged(train(rest.rows, rest.prior_s, rest.seconds), held)
+    if before is not None and before.median_error <= after.median_error:
+        return TrainReply(b"", before, after, spread, time.process_time() - begun)
+    forest = train(samples.rows, samples.prior_s, samples.seconds)
+    return TrainReply(write_forest(forest), before, after, spread, time.process_time() - begun)
+
+
+def _judged(forest: Forest, held: Samples) -> Quality:
+    logs, _ = forest.ask(held.rows)
+    return quality(held.prior_s * np.exp(logs), held.seconds)

@@ -1,0 +1,75 @@
+"""Training a forest: what kernels took becomes trees that say how far the roofline is off. Uses scikit-learn: in workers only.
+
+The forest learns the logarithm of measured over predicted time, so that errors count alike for small kernels and large ones.
+Extra trees, whose thresholds are drawn at random, did better than a plain random forest: sizes that calibration never saw lie
+between those that it did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hotfuse.hardware.features import FEATURES
+from hotfuse.hardware.forest import Array, Forest
+
+TREES = 64
+LEAF = 2  # samples of a leaf, at least
+TRIED = 0.5  # of the features, at each split
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well predictions agree with what was measured: the median of relative errors, and the correlation of ranks."""
+
+    median_error: float
+    rank_correlation: float
+    samples: int
+
+
+def train(rows: Array, prior_s: Array, seconds: Array, seed: int = 0) -> Forest:
+    """The forest of samples: features, what the roofline says, and what was measured."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=TRIED, random_state=seed)
+    model.fit(rows.astype(np.float32), np.log(seconds / prior_s))
+    return _as_arrays([estimator.tree_ for estimator in model.estimators_])
+
+
+def _as_arrays(trees: list[Any]) -> Forest:
+    roots = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
+    parts: dict[str, list[Array]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
+    for root, tree in zip(roots, trees, strict=True):
+        places = np.arange(tree.node_count)
+        leaf = tree.children_left < 0
+        parts["feature"].append(np.where(leaf, 0, tree.feature))
+        parts["threshold"].append(np.where(leaf, 0.0, tree.threshold))
+        parts["left"].append(root + np.where(leaf, places, tree.children_left))
+        parts["right"].append(root + np.where(leaf, places, tree.children_right))
+        parts["value"].append(tree.value[:, 0, 0])
+    joined = {name: np.concatenate(found) for name, found in parts.items()}
+    return Forest(
+        FEATURES,
+        roots.astype(np.int32),
+        joined["feature"].astype(np.int32),
+        _rounded_down(joined["threshold"]),
+        joined["left"].astype(np.int32),
+        joined["right"].astype(np.int32),
+        joined["value"].astype(np.float32),
+        max(tree.max_depth for tree in trees),
+    )
+
+
+def _rounded_down(thresholds: Array) -> Array:
+    """In the features' own precision, with which they are compared: the largest number that is not above."""
+    near = thresholds.astype(np.float32)
+    return np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
+
+
+def quality(predicted_s: Array, seconds: Array) -> Quality:
+    errors = np.abs(predicted_s / seconds - 1)
+    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (predicted_s, seconds)]
+    correlation = float(np.corrcoef(*ranks)[0, 1]) if len(seconds) > 1 else 1.0
+    return Quality(float(np.median(errors)), correlation, len(seconds))

@@ -1,0 +1,66 @@
+"""Work: what a kernel does at some sizes, counted. All that the performance model knows of it.
+
+    group of nodes  --`fusion/analyzer`-->  Work  --`hardware/prior`, `hardware/features`-->  seconds
+
+Bytes are counted by where they come from: a `Touch` says how many others the plan moved since they were touched last, which
+decides the cache that still has them. Arithmetic is counted by what it costs: multiply-adds of products, and vector operations
+of everything else, of which a function like exp takes many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IN_ORDER, STRIDED, GATHERED = 0, 1, 2  # how memory is gone through
+ACCESSES = ("in order", "strided", "gathered")
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Some bytes of a value that are read or written. `distance`: bytes moved since they were touched before."""
+
+    name: str
+    bytes: float
+    distance: float
+    element: int = 4  # bytes of one
+    access: int = IN_ORDER
+    is_weight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`points` are those of the domain, `row` is how many of them are folded into one, `inner` how many lie side by side;
+    `products` are multiply-adds, `steps` other operations on single elements, as many as a function is worth."""
+
+    kind: str
+    points: float
+    row: float
+    inner: float
+    products: float
+    steps: float
+    reads: tuple[Touch, ...]
+    writes: tuple[Touch, ...]
+    tasks: float
+    kernels: int = 1
+    element: int = 4  # bytes of one
+
+    @property
+    def read(self) -> float:
+        return sum(touch.bytes for touch in self.reads)
+
+    @property
+    def written(self) -> float:
+        return sum(touch.bytes for touch in self.writes)
+
+    @property
+    def moved(self) -> float:
+        return self.read + self.written
+
+    @property
+    def flops(self) -> float:
+        return 2 * self.products + self.steps
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte that moves."""
+        return self.flops / max(self.moved, 1.0)

@@ -1,0 +1,173 @@
+"""Measures a machine: the probes of `probe_ir`, run by the driver that runs everything else, become `Rates`.
+
+A rate is the best of some rounds: what the machine can do, when nobody disturbs it. How far rounds lie apart is told, too.
+Rounds take about two milliseconds each, so that a timer's tick or a lost core is seen as what it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hotfuse.codegen.link import Code
+from hotfuse.errors import ParseError
+from hotfuse.hardware.machine import usable_memory_bytes
+from hotfuse.hardware.rates import KIB, MIB, Curve, Pair, Rates, print_rates, rates_key, read_rates
+from hotfuse.hardware.spec import Spec
+from hotfuse.runtime.cache import DiskCache
+from hotfuse.runtime.driver import Driver, Job, Step, get_driver
+from hotfuse.runtime.memory import aligned_block
+from hotfuse.runtime.objects import object_of_ir
+from hotfuse.runtime.probe_ir import FLOPS_PER_TILE, TILES, chains, probe_ir
+
+ROUND_S = 0.002
+ROUNDS = 7
+SIZES = tuple(16 * KIB << double for double in range(14))  # of each thread's part, to 128 MiB
+SHARE = 16  # of the memory, one part in so many is measured at most
+BARRIERS = 64
+FRESH_BYTES = 64 * MIB
+SCRATCH = 4096
+_ARCH_REQ_XCOMP_PERM, _XTILEDATA, _SYS_ARCH_PRCTL = 0x1023, 18, 158
+
+KIND = "rates"  # in the cache
+
+Progress = Callable[[str, int, int], None]
+
+
+def quietly(what: str, number: int, of: int) -> None:
+    """The progress that nobody looks at."""
+
+
+class Prober:
+    """State: the code of the probes, memory for them, and how far repeated rounds lay apart."""
+
+    def __init__(self, spec: Spec, threads: int, cache: DiskCache | None) -> None:
+        self._spec, self._threads = spec, threads
+        self._code = Code(object_of_ir(probe_ir(spec), spec, cache))
+        self._driver: Driver = get_driver()
+        usable = usable_memory_bytes() or 1 << 30
+        self.sizes = [size for size in SIZES if size == SIZES[0] or size * threads * SHARE <= usable]
+        self._memory = aligned_block(self.sizes[-1] * threads, SCRATCH)
+        self._memory[:] = 1
+        self.spreads: list[float] = []
+
+    def bandwidth(self, probe: str, size: int) -> tuple[float, float]:
+        """GB/s of one thread and of the team, with parts of that size for each thread."""
+        one, team = (size * threads / self._seconds(probe, size, threads) / 1e9 for threads in (1, self._threads))
+        return one, team
+
+    def arithmetic(self, probe: str, flops: int) -> Pair:
+        """GFLOP/s: `flops` is that of one turn of a chain."""
+        turns = 4096
+        one, team = (flops * turns * n / self._seconds(probe, turns, n) / 1e9 for n in (1, self._threads))
+        return Pair(one, team)
+
+    def fma(self) -> Pair:
+        return self.arithmetic("fma", 2 * chains(self._spec) * self._spec.vector_bytes // 4)
+
+    def amx(self) -> Pair:
+        if not self._spec.amx or not _may_use_tiles():
+            return Pair(0.0, 0.0)
+        return self.arithmetic("amx", TILES * FLOPS_PER_TILE)
+
+    def costs(self) -> tuple[float, float, float]:
+        """Seconds of a step on one thread, of a team's start, and of a barrier."""
+        few, many = (self._empty(steps, 1) for steps in (1, BARRIERS))
+        start, met = (self._empty(steps, self._threads) for steps in (1, BARRIERS))
+        return (many - few) / (BARRIERS - 1), start, max(0.0, met - start) / (BARRIERS - 1)
+
+    def touch(self) -> float:
+        """GB/s at which memory is written that the process did not have before."""
+        with mmap.mmap(-1, FRESH_BYTES) as fresh:
+            pages = np.frombuffer(fresh, np.uint8)[:: mmap.PAGESIZE]
+            begun = time.perf_counter()
+            pages[:] = 1
+            seconds = time.perf_counter() - begun
+            del pages
+        return FRESH_BYTES / seconds / 1e9
+
+    def _seconds(self, probe: str, size: int, threads: int) -> float:
+        """Of going once over a part of that size, in each of the threads."""
+        times, taken = 1, self._run(probe, size, 1, threads)
+        while taken < ROUND_S and times < 1 << 40:
+            times = max(2 * times, int(times * ROUND_S / max(taken, 1e-7)))
+            taken = self._run(probe, size, times, threads)
+        rounds = [self._run(probe, size, times, threads) for _ in range(ROUNDS)]
+        self._note(rounds)
+        return min(rounds) / times
+
+    def _run(self, probe: str, size: int, times: int, threads: int) -> float:
+        table = np.array([self._memory.ctypes.data, size, times], np.int64)
+        step = Step(self._code.address(probe), table.ctypes.data, threads)
+        return self._timed(Job([step], threads, SCRATCH))
+
+    def _empty(self, steps: int, threads: int) -> float:
+        table = np.zeros(3, np.int64)
+        step = Step(self._code.address("nothing"), table.ctypes.data, 2 * threads)
+        job = Job([step] * steps, threads, SCRATCH)
+        rounds = [self._timed(job) for _ in range(50 * ROUNDS)]
+        return statistics.median(rounds)
+
+    def _timed(self, job: Job) -> float:
+        begun = time.perf_counter()
+        self._driver.run(job)
+        return time.perf_counter() - begun
+
+    def _note(self, rounds: Sequence[float]) -> None:
+        low, middle, high = statistics.quantiles(rounds, n=4)
+        self.spreads.append((high - low) / 2 / middle)
+
+
+def measure_rates(spec: Spec, threads: int, cache: DiskCache | None, progress: Progress = quietly) -> Rates:
+    """Takes some seconds, in which nothing else should run. `progress` is told what comes next, as which of how many."""
+    prober = Prober(spec, threads, cache)
+    done = itertools.count(1)
+
+    def told(what: str) -> None:
+        progress(what, next(done), 2 * len(prober.sizes) + 4)
+
+    def curve(probe: str) -> Curve:
+        points = []
+        for size in prober.sizes:
+            told(f"{probe} {size // KIB:,} KiB")
+            points.append((size, *prober.bandwidth(probe, size)))
+        return Curve(*zip(*points, strict=True))
+
+    read, write = curve("read"), curve("write")
+    told("multiply-adds")
+    fma = prober.fma()
+    told("tiles")
+    amx = prober.amx()
+    told("threads")
+    costs = prober.costs()
+    told("fresh memory")
+    touch = prober.touch()
+    return Rates(threads, read, write, fma, amx, *costs, touch, usable_memory_bytes() or 0, statistics.median(prober.spreads))
+
+
+def kept_rates(spec: Spec, threads: int, cache: DiskCache | None) -> Rates | None:
+    """What was measured of this machine before."""
+    data = None if cache is None else cache.get(KIND, rates_key(spec, threads))
+    try:
+        return None if data is None else read_rates(data.decode())
+    except (ParseError, UnicodeDecodeError):
+        return None
+
+
+def keep_rates(rates: Rates, spec: Spec, cache: DiskCache | None) -> bool:
+    """Whether they are on the disk now."""
+    return cache is not None and cache.put(KIND, rates_key(spec, rates.threads), print_rates(rates).encode())
+
+
+def _may_use_tiles() -> bool:
+    """Linux gives a process room for tiles only if it asks."""
+    if not sys.platform.startswith("linux"):
+        return False
+    return ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0

@@ -1,0 +1,150 @@
+"""Specimens: small random models, whose kernels are timed to learn what kernels take on a machine.
+
+A specimen is some blocks in a row over rows of numbers, as models are: products with weights, norms, elementwise chains,
+reductions, heads put side by side, attention, lookups. Sizes are drawn so that each order of magnitude is met as often as the
+next. Kernels that follow each other find each other's results in the caches, as they do in a model; alone they would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.types import F32, I64, TensorType
+
+UNARY = ("relu", "gelu", "tanh", "sigmoid", "exp", "sqrt", "abs", "silu", "erf", "neg")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
+NORMS = ("layer_norm", "rms_norm", "softmax")
+MOST_BYTES = 1 << 26  # of one value
+MOST_PRODUCTS = 1 << 28  # multiply-adds of one product
+BLOCKS = 6
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    graph: Graph
+    inputs: Mapping[str, Array]
+
+
+class _Draft:
+    """State: the graph so far, and the value that the next block reads."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.builder = rng, GraphBuilder("specimen")
+        self.inputs: dict[str, Array] = {}
+        self.rows, self.width = self.size(1, 4096), self.size(8, 4096)
+        while self.rows * self.width * 4 > MOST_BYTES:
+            self.rows = max(1, self.rows // 2)
+        self.value = self.given((self.rows, self.width))
+
+    def size(self, least: int, most: int) -> int:
+        """Drawn so that each order of magnitude comes as often; half of them are whole vectors."""
+        found = int(np.exp(self.rng.uniform(np.log(least), np.log(most + 1))))
+        return max(least, found - found % 16) if self.rng.random() < 0.5 and found >= 16 else max(least, found)
+
+    def pick(self, names: tuple[str, ...]) -> str:
+        return names[self.rng.integers(len(names))]
+
+    def given(self, shape: tuple[int, ...]) -> Value:
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = self.numbers(shape)
+        return self.builder.input(name, TensorType(F32, shape))
+
+    def numbers(self, shape: tuple[int, ...]) -> Array:
+        return (np.abs(self.rng.standard_normal(shape, np.float32)) + 0.1) / 2
+
+    def weight(self, *shape: int) -> Value:
+        return self.builder.constant(self.numbers(shape) / np.float32(max(1, shape[0])), self.builder.unique("w"))
+
+    def add(self, op: str, *inputs: Value, **attrs: Any) -> Value:
+        return self.builder.add(op, *inputs, **attrs)
+
+
+def _product(draft: _Draft) -> None:
+    columns = draft.size(8, 4096)
+    while draft.rows * draft.width * columns > MOST_PRODUCTS or draft.rows * columns * 4 > MOST_BYTES:
+        columns = max(8, columns // 2)
+        if columns == 8:
+            break
+    y = draft.add("matmul", draft.value, draft.weight(draft.width, columns))
+    y = draft.add("add", y, draft.weight(columns))
+    if draft.rng.random() < 0.6:
+        y = draft.add(draft.pick(UNARY), y)
+    draft.value, draft.width = y, columns
+
+
+def _norm(draft: _Draft) -> None:
+    op = draft.pick(NORMS)
+    if op == "softmax":
+        draft.value = draft.add(op, draft.value, axis=-1)
+        return
+    scale = [draft.weight(draft.width) for _ in range(2 if op == "layer_norm" else 1)]
+    draft.value = draft.add(op, draft.value, *scale, axis=-1, epsilon=1e-5)
+
+
+def _elementwise(draft: _Draft) -> None:
+    first = y = draft.value
+    for _ in range(draft.rng.integers(1, 6)):
+        if draft.rng.random() < 0.5:
+            y = draft.add(draft.pick(UNARY), draft.add("abs", y))
+        else:
+            others = (first, draft.weight(draft.width), draft.given((draft.rows, draft.width)))
+            y = draft.add(draft.pick(BINARY), y, others[draft.rng.integers(3)])
+    draft.value = y
+
+
+def _reduction(draft: _Draft) -> None:
+    axis = int(draft.rng.integers(2))
+    folded = draft.add(draft.pick(("reduce_sum", "reduce_mean", "reduce_max")), draft.value, axes=(axis,), keepdims=True)
+    draft.value = draft.add(draft.pick(BINARY[:3]), draft.value, folded)
+
+
+def _turned(draft: _Draft) -> None:
+    y = draft.add("transpose", draft.value, perm=(1, 0))
+    draft.value = draft.add(draft.pick(UNARY), draft.add("reshape", y, draft.builder.dims((draft.rows, draft.width))))
+
+
+def _attention(draft: _Draft) -> None:
+    heads, depth = draft.size(1, 12), (16, 32, 64)[draft.rng.integers(3)]
+    if draft.rows < 2 or draft.rows > 1024:
+        return
+    wide = [draft.add("matmul", draft.value, draft.weight(draft.width, heads * depth)) for _ in range(3)]
+    shape = draft.builder.dims((1, draft.rows, heads, depth))
+    q, k, v = (draft.add("transpose", draft.add("reshape", y, shape), perm=(0, 2, 1, 3)) for y in wide)
+    y = draft.add("transpose", draft.add("attention", q, k, v, scale=depth**-0.5), perm=(0, 2, 1, 3))
+    draft.value = draft.add("reshape", y, draft.builder.dims((draft.rows, heads * depth)))
+    draft.width = heads * depth
+
+
+def _lookup(draft: _Draft) -> None:
+    entries = draft.size(16, 30000)
+    while entries * draft.width * 4 > MOST_BYTES:
+        entries = max(16, entries // 2)
+    name = f"x{len(draft.inputs)}"
+    draft.inputs[name] = draft.rng.integers(0, entries, draft.rows)
+    places = draft.builder.input(name, TensorType(I64, (draft.rows,)))
+    found = draft.add("gather", draft.weight(entries, draft.width), places, axis=0)
+    draft.value = draft.add("add", draft.value, found)
+
+
+_BLOCKS: tuple[tuple[Callable[[_Draft], None], float], ...] = (
+    (_product, 0.34), (_norm, 0.16), (_elementwise, 0.2), (_reduction, 0.1), (_turned, 0.06), (_attention, 0.08),
+    (_lookup, 0.06),
+)  # fmt: skip
+
+
+def specimen(seed: int) -> Specimen:
+    """The specimen of a seed: always the same."""
+    draft = _Draft(np.random.default_rng(seed))
+    shares = [share for _, share in _BLOCKS]
+    for _ in range(BLOCKS):
+        place = draft.rng.choice(len(_BLOCKS), p=shares)
+        _BLOCKS[place][0](draft)
+    return Specimen(draft.builder.build([draft.value]), draft.inputs)

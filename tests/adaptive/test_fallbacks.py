@@ -1,0 +1,86 @@
+"""What a model falls back to where the usual way is barred: no process, no audit, a decision that cannot be carried out, inputs
+that are too large to be kept."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotfuse
+from hotfuse.adaptive import audits, session_subject
+from hotfuse.adaptive.session_subject import SessionSubject
+from hotfuse.errors import WorkerError
+from hotfuse.runtime import build_jobs
+from hotfuse.runtime.session import Session
+from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Any:
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache")) as opened:
+        yield opened
+
+
+def test_where_no_process_can_be_started_a_thread_builds_and_proves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), compile_timeout_s=119.0) as session:
+        serve(session, lambda: is_fused(session))
+        assert session.kernels
+        serve(session, lambda: True)
+
+
+def test_an_audit_that_nobody_answers_says_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(label: str, request: Any, kind: Any, finish: Any, *rest: Any, **options: Any) -> Any:
+        job = original(label, request, kind, finish, *rest, **options)
+        if not label.endswith(": audit"):
+            return job
+        finish(WorkerError("the build worker died (Killed)", "died"))
+        return original("nothing", request, kind, lambda result: None, *rest, **options)
+
+    original = build_jobs.worker_job
+    monkeypatch.setattr(build_jobs, "worker_job", lost)
+    monkeypatch.setattr(audits, "CALLS", 5)
+    serve(session, lambda: is_fused(session))
+    serve(session, lambda: session.events.of("audit.lost"))
+    assert "died" in session.events.of("audit.lost")[0].reason
+    assert is_fused(session)
+    assert not session.events.of("audit.failed")
+
+
+def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: SessionSubject, candidate: Any) -> None:
+        if candidate is not None and not failed:
+            failed.append(True)
+            raise MemoryError("planted")
+        original(self, candidate)
+
+    failed: list[bool] = []
+    original = SessionSubject.publish
+    monkeypatch.setattr(SessionSubject, "publish", fail)
+    serve(session, lambda: session.events.of("tier.failed"))
+    assert "MemoryError: planted" in session.events.of("tier.failed")[0].reason
+    assert not is_fused(session)
+    serve(session, lambda: is_fused(session))  # it is proved again, and that one is published
+
+
+def test_inputs_that_are_too_large_are_not_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_subject, "SAMPLE_BYTES", feed().nbytes - 1)
+    serve(session, lambda: session.events.of("tier.prove"))
+    for _ in range(50):
+        (y,) = session.run(None, {"x": feed()})
+    np.testing.assert_allclose(y, want(feed()), rtol=1e-4, atol=1e-7)
+    assert not session.events.of("tier.proved")
+    assert not is_fused(session)
+    small = feed(3)  # these can be, and their result with them
+    deadline = 2000
+    while not is_fused(session) and deadline:
+        session.run(None, {"x": small})
+        deadline -= 1
+    assert session.events.of("tier.proved")

@@ -1,0 +1,97 @@
+"""The performance model: the roofline by hand, what binds a kernel, and what a forest adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hotfuse.hardware.features import FEATURES, rows_of
+from hotfuse.hardware.model import OPTIMISM, UNTRAINED, Model
+from hotfuse.hardware.prior import roofline
+from hotfuse.hardware.rates import Curve, Pair, Rates
+from hotfuse.hardware.training import train
+from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
+
+CURVE = Curve((1 << 14, 1 << 18, 1 << 27), (100.0, 50.0, 10.0), (200.0, 100.0, 12.0))
+RATES = Rates(2, CURVE, CURVE, Pair(50.0, 100.0), Pair(0.0, 0.0), 1e-7, 2e-6, 5e-7, 1.0, 1 << 34, 0.02)
+FAR = float(1 << 30)
+
+
+def work(products: float = 0.0, steps: float = 0.0, bytes: float = 0.0, distance: float = FAR, **changes: object) -> Work:
+    made = Work("rows", 1e6, 1.0, 1e3, products, steps, (Touch("x", bytes, distance),), (), 1e3)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_the_roofline_by_hand() -> None:
+    assert roofline(work(products=25e9), RATES, 1).seconds == pytest.approx(1.0)
+    assert roofline(work(products=25e9), RATES, 2).seconds == pytest.approx(0.5, rel=1e-5)
+    assert roofline(work(steps=25e9), RATES, 1).arithmetic_s == pytest.approx(1.0)
+    assert roofline(work(bytes=10e9), RATES, 1).memory_s == pytest.approx(1.0)
+    assert roofline(work(bytes=10e9, distance=1.0), RATES, 1).memory_s == pytest.approx(0.1)
+    assert roofline(work(kernels=3), RATES, 2).seconds == pytest.approx(1.5e-6)
+    assert roofline(work(kernels=3), RATES, 1).seconds == pytest.approx(3e-7)
+
+
+def test_what_binds() -> None:
+    assert roofline(work(products=1e9, bytes=1e6), RATES, 1).by == "arithmetic"
+    assert roofline(work(products=1e6, bytes=1e9), RATES, 1).by == "memory"
+    assert roofline(work(), RATES, 1).by == "overhead"
+
+
+def test_one_task_is_done_by_one_thread() -> None:
+    alone = work(products=25e9, tasks=1.0)
+    assert roofline(alone, RATES, 2).arithmetic_s == roofline(alone, RATES, 1).arithmetic_s
+
+
+def test_wide_elements_take_twice_as_long_to_compute() -> None:
+    wide = work(products=25e9, element=8)
+    assert roofline(wide, RATES, 1).arithmetic_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("access", [STRIDED, GATHERED])
+def test_memory_out_of_order_costs_lines(access: int) -> None:
+    touch = Touch("x", 1e6, FAR, 4, access)
+    scattered = roofline(work(reads=(touch,)), RATES, 1).memory_s
+    in_order = roofline(work(bytes=1e6), RATES, 1).memory_s
+    assert 8 * in_order < scattered <= 16 * in_order
+    near = roofline(work(reads=(replace(touch, distance=1024.0),)), RATES, 1).memory_s
+    assert near < 4 * roofline(work(bytes=1e6, distance=1024.0), RATES, 1).memory_s
+
+
+def test_features_have_names_and_are_finite() -> None:
+    rows, prior = rows_of([work(), work(products=1e9, bytes=1e9)], RATES, 2)
+    assert rows.shape == (2, len(FEATURES))
+    assert np.isfinite(rows).all()
+    assert (prior > 0).all()
+    assert rows_of([], RATES, 2)[0].shape == (0, len(FEATURES))
+    assert len(set(FEATURES)) == len(FEATURES)
+
+
+def test_without_a_forest_the_roofline_decides_and_is_not_sure() -> None:
+    found = Model(RATES, 2).predict([work(products=1e9), work(bytes=1e9)])
+    assert found.seconds == pytest.approx(
+        [OPTIMISM * roofline(w, RATES, 2).seconds for w in (work(products=1e9), work(bytes=1e9))]
+    )
+    assert (found.spread == UNTRAINED).all()
+    assert len(Model(RATES, 2).predict([]).seconds) == 0
+
+
+def test_a_forest_learns_how_optimistic_the_roofline_is() -> None:
+    rng = np.random.default_rng(0)
+    works = [work(products=float(p), bytes=float(b)) for p, b in np.exp(rng.uniform(10, 24, (200, 2)))]
+    rows, prior = rows_of(works, RATES, 2)
+    seconds = prior * np.where([w.products > w.read for w in works], 3.0, 1.5)
+    model = Model(RATES, 2, train(rows, prior, seconds))
+    found = model.predict(works)
+    assert np.median(np.abs(found.seconds / seconds - 1)) < 0.05
+    assert found.by_tree.shape == (200, len(model.forest.roots))  # type: ignore[union-attr]
+    np.testing.assert_allclose(np.exp(np.log(found.by_tree).mean(1)), found.seconds, rtol=1e-5)
+
+
+def test_a_forest_of_other_features_is_not_asked() -> None:
+    works = [work(products=float(p)) for p in range(1, 30)]
+    rows, prior = rows_of(works, RATES, 2)
+    strange = replace(train(rows, prior, prior * 2), names=("others",))
+    assert Model(RATES, 2, strange).forest is None
