@@ -81,7 +81,7 @@ class Analyzer:
         writes = [self._touch(n, IN_ORDER) for node in group.nodes for n in node.outputs if self._is_read_outside(n, inside)]
         domain = [self._number(d) for d in group.domain]
         points = _product(domain)
-        row = _product([domain[axis] for axis in group.folded])
+        row = self._row(group, domain)
         products, steps = 0.0, 0.0
         for node in group.nodes:
             of_products, of_steps = self._arithmetic(node)
@@ -95,10 +95,19 @@ class Analyzer:
             steps,
             tuple(reads.values()),
             tuple(writes),
-            self._tasks(group, points, row, products),
+            self._tasks(group, points, row),
             max(1, len(group.links)),
             max((touch.element for touch in (*reads.values(), *writes)), default=4),
         )
+
+    def _row(self, group: Fused, domain: Sequence[int]) -> float:
+        """How many points, or products, are folded into one."""
+        for node in group.nodes:
+            if node.op == "panel_matmul":
+                return float(self._shape(node.inputs[0])[-1])
+            if node.op == "attention":
+                return float(self._shape(node.inputs[1])[-2])
+        return _product([domain[axis] for axis in group.folded])
 
     def _is_read_outside(self, name: str, inside: set[str]) -> bool:
         return name in self._kept or any(reader.id not in inside for reader in self._graph.consumers.get(name, ()))
@@ -151,7 +160,7 @@ class Analyzer:
             return 0.0, taken * _ROW_STEPS.get(node.op, 2)
         return 0.0, out * steps_of(node.op)
 
-    def _tasks(self, group: Fused, points: float, row: float, products: float) -> float:
+    def _tasks(self, group: Fused, points: float, row: float) -> float:
         """How many pieces threads can share."""
         if group.kind == "product":
             return max(1.0, points / TILE_POINTS)

@@ -20,11 +20,12 @@ KINDS = ("rows", "product", "attention", "copy", "concat", "pack", "chain")
 FEATURES = (
     *(f"is {kind}" for kind in KINDS),
     "points", "row", "inner", "products", "steps", "read", "written", "weights", "tasks", "kernels", "element",
-    "strided", "gathered", "read from", "written to", "intensity",
+    "rows", "tail", "operands", "strided", "gathered", "read from", "written to", "intensity",
     "arithmetic", "memory", "arithmetic / memory", "overhead / all",
     "threads", "multiply-adds", "near", "middle", "far", "barrier",
 )  # fmt: skip
 NEAR, MIDDLE = 16 << 10, 1 << 20
+TAIL = 16  # elements: what is left of a row behind whole vectors
 
 
 def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float]:
@@ -36,6 +37,9 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         ),
         work.kernels,
         work.element,
+        _log(work.points / max(work.inner, 1.0)),
+        work.inner % TAIL / TAIL,
+        len(work.reads) + len(work.writes),
         _share(work.reads, STRIDED) + _share(work.writes, STRIDED),
         _share(work.reads, GATHERED),
         _distance(work.reads),

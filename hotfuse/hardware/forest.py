@@ -44,7 +44,7 @@ class Forest:
         for _ in range(self.depth):
             goes_left = samples[row, self.feature[at]] <= self.threshold[at]
             at = np.where(goes_left, self.left[at], self.right[at])
-        return self.value[at]
+        return np.asarray(self.value[at])
 
     def ask(self, samples: Array) -> tuple[Array, Array]:
         """The mean of the trees, and how far they lie apart (their standard deviation), for each sample."""

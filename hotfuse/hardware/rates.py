@@ -88,9 +88,9 @@ def read_rates(text: str) -> Rates:
         found = json.loads(text)
         if found.pop("form") != FORM:
             raise ParseError("these rates were written by another version; `hotfuse calibrate` measures them again")
-        curves = {name: _curve(found.pop(name)) for name in ("read", "write")}
-        pairs = {name: Pair(**_numbers(found.pop(name), 0.0)) for name in ("fma", "amx")}
-        return Rates(**curves, **pairs, **_numbers(found, 0.0))
+        parts: dict[str, Any] = {name: _curve(found.pop(name)) for name in ("read", "write")}
+        parts |= {name: Pair(**_numbers(found.pop(name), 0.0)) for name in ("fma", "amx")}
+        return Rates(**parts, **_numbers(found, 0.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ParseError(f"these are no rates: {type(error).__name__}: {error}") from None
 

@@ -70,6 +70,6 @@ def _rounded_down(thresholds: Array) -> Array:
 
 def quality(predicted_s: Array, seconds: Array) -> Quality:
     errors = np.abs(predicted_s / seconds - 1)
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (predicted_s, seconds)]
-    correlation = float(np.corrcoef(*ranks)[0, 1]) if len(seconds) > 1 else 1.0
+    ranks = np.array([np.argsort(np.argsort(values)) for values in (predicted_s, seconds)], np.float64)
+    correlation = float(np.corrcoef(ranks[0], ranks[1])[0, 1]) if len(seconds) > 1 else 1.0
     return Quality(float(np.median(errors)), correlation, len(seconds))

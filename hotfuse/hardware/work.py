@@ -29,7 +29,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`points` are those of the domain, `row` is how many of them are folded into one, `inner` how many lie side by side;
+    """`points` are those of the domain, `row` is how many numbers are folded into one, `inner` how many lie side by side;
     `products` are multiply-adds, `steps` other operations on single elements, as many as a function is worth."""
 
     kind: str

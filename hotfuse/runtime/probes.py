@@ -170,4 +170,4 @@ def _may_use_tiles() -> bool:
     """Linux gives a process room for tiles only if it asks."""
     if not sys.platform.startswith("linux"):
         return False
-    return ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0
+    return bool(ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0)

@@ -4,6 +4,7 @@ that are too large to be kept."""
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hotfuse.errors import WorkerError
 from hotfuse.runtime import build_jobs
 from hotfuse.runtime.session import Session
 from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
+from tests.adaptive.waiting import in_vain
 
 
 @pytest.fixture
@@ -78,9 +80,8 @@ def test_inputs_that_are_too_large_are_not_kept(session: Session, monkeypatch: p
     np.testing.assert_allclose(y, want(feed()), rtol=1e-4, atol=1e-7)
     assert not session.events.of("tier.proved")
     assert not is_fused(session)
-    small = feed(3)  # these can be, and their result with them
-    deadline = 2000
-    while not is_fused(session) and deadline:
+    small, deadline = feed(3), time.monotonic() + 120  # these can be, and their result with them
+    while not is_fused(session) and time.monotonic() < deadline:
         session.run(None, {"x": small})
-        deadline -= 1
-    assert session.events.of("tier.proved")
+        time.sleep(0.005)
+    assert session.events.of("tier.proved"), in_vain(session.events)
