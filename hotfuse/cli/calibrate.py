@@ -120,7 +120,7 @@ def other_rows(rates: Rates) -> list[tuple[str, str]]:
     return [
         (f"multiply-adds of f32, one thread and {rates.threads}", f"{rates.fma.one:,.0f} and {rates.fma.team:,.0f} GFLOP/s"),
         ("tiles of bf16 (AMX), the same", amx),
-        ("a step on one thread", f"{rates.call_s * 1e6:.2f} us"),
+        ("a step on one thread", f"{rates.call_s * 1e9:.1f} ns"),
         ("a call of a team", f"{rates.start_s * 1e6:.2f} us"),
         ("a barrier", f"{rates.barrier_s * 1e6:.2f} us"),
         ("memory that nobody used before", f"{rates.touch:.2f} GB/s"),

@@ -1,6 +1,7 @@
 """Measures a machine: the probes of `probe_ir`, run by the driver that runs everything else, become `Rates`.
 
-A rate is the best of some rounds: what the machine can do, when nobody disturbs it. How far rounds lie apart is told, too.
+A rate is the best of some rounds, at several times: what the machine can do when nobody disturbs it. How far rounds lie apart
+is told, too.
 Rounds take about two milliseconds each, so that a timer's tick or a lost core is seen as what it is.
 """
 
@@ -28,10 +29,12 @@ from hotfuse.runtime.objects import object_of_ir
 from hotfuse.runtime.probe_ir import FLOPS_PER_TILE, TILES, chains, probe_ir
 
 ROUND_S = 0.002
-ROUNDS = 7
+ROUNDS = 5
+PASSES = 3  # over all sizes: who disturbs one measurement is mostly gone when it comes again
 SIZES = tuple(16 * KIB << double for double in range(14))  # of each thread's part, to 128 MiB
 SHARE = 16  # of the memory, one part in so many is measured at most
-BARRIERS = 64
+STEPS = 256  # of a call, to tell what one of them costs
+LEAST_S = 1e-9  # of anything: where the clock tells no difference, noise would be taken for one
 FRESH_BYTES = 64 * MIB
 SCRATCH = 4096
 _ARCH_REQ_XCOMP_PERM, _XTILEDATA, _SYS_ARCH_PRCTL = 0x1023, 18, 158
@@ -79,9 +82,10 @@ class Prober:
 
     def costs(self) -> tuple[float, float, float]:
         """Seconds of a step on one thread, of a team's start, and of a barrier."""
-        few, many = (self._empty(steps, 1) for steps in (1, BARRIERS))
-        start, met = (self._empty(steps, self._threads) for steps in (1, BARRIERS))
-        return (many - few) / (BARRIERS - 1), start, max(0.0, met - start) / (BARRIERS - 1)
+        few, many = (self._empty(steps, 1) for steps in (1, STEPS))
+        start, met = (self._empty(steps, self._threads) for steps in (1, STEPS))
+        call, barrier = (max(longer - shorter, 0.0) / (STEPS - 1) for longer, shorter in ((many, few), (met, start)))
+        return max(call, LEAST_S), start, max(barrier, LEAST_S)
 
     def touch(self) -> float:
         """GB/s at which memory is written that the process did not have before."""
@@ -131,14 +135,16 @@ def measure_rates(spec: Spec, threads: int, cache: DiskCache | None, progress: P
     done = itertools.count(1)
 
     def told(what: str) -> None:
-        progress(what, next(done), 2 * len(prober.sizes) + 4)
+        progress(what, next(done), 2 * PASSES * len(prober.sizes) + 4)
 
     def curve(probe: str) -> Curve:
-        points = []
-        for size in prober.sizes:
-            told(f"{probe} {size // KIB:,} KiB")
-            points.append((size, *prober.bandwidth(probe, size)))
-        return Curve(*zip(*points, strict=True))
+        best = dict.fromkeys(prober.sizes, (0.0, 0.0))
+        for _ in range(PASSES):
+            for size, (one, team) in best.items():
+                told(f"{probe} {size // KIB:,} KiB")
+                now = prober.bandwidth(probe, size)
+                best[size] = max(one, now[0]), max(team, now[1])
+        return Curve(tuple(best), *zip(*best.values(), strict=True))
 
     read, write = curve("read"), curve("write")
     told("multiply-adds")

@@ -76,7 +76,7 @@ def test_rates_are_those_of_a_machine(rates: Rates) -> None:
     assert 1 < rates.fma.one < 2000
     assert 0 < rates.call_s < 1e-5
     assert rates.call_s < rates.start_s < 0.01
-    assert 0 <= rates.barrier_s < 0.01
+    assert 0 < rates.barrier_s < 0.01
     assert 0.01 < rates.touch < 1000
 
 
@@ -86,7 +86,7 @@ def test_progress_is_told_of_every_measurement() -> None:
         patch.setattr(probes, "SIZES", (1 << 14,))
         patch.setattr(probes, "ROUND_S", 0.0001)
         measure_rates(SPEC, 1, None, lambda what, number, of: told.append((what, number, of)))
-    assert [(number, of) for _, number, of in told] == [(n, 6) for n in range(1, 7)]
+    assert [(number, of) for _, number, of in told] == [(n, 10) for n in range(1, 11)]
 
 
 def test_rates_are_kept_until_the_machine_is_another(rates: Rates, tmp_path: Path) -> None:
@@ -107,3 +107,10 @@ def test_what_is_damaged_is_measured_again(data: bytes, tmp_path: Path) -> None:
     assert cache is not None
     cache.put(KIND, rates_key(SPEC, 2), data)
     assert kept_rates(SPEC, 2, cache) is None
+
+
+def test_costs_that_the_clock_cannot_tell_are_not_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    prober, seconds = Prober(SPEC, 1, None), iter((3e-6, 2e-6, 5e-6, 4e-6))
+    monkeypatch.setattr(prober, "_empty", lambda steps, threads: next(seconds))
+    call_s, start_s, barrier_s = prober.costs()
+    assert (call_s, start_s, barrier_s) == (probes.LEAST_S, 5e-6, probes.LEAST_S)
