@@ -7,9 +7,8 @@ import re
 import time
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from hotfuse.cli.view import json_option, make_console, make_table, show_quantity, write_json
+from hotfuse.cli.view import json_option, make_console, make_progress, make_table, show_quantity, write_json
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError, HotfuseError
 from hotfuse.runtime.cache import DiskCache, Removed, open_cache, refused_reason
@@ -112,9 +111,8 @@ def verify(remove: bool, folder: str | None, json_path: str | None) -> None:
     A damaged entry is never used: it is a miss, and goes when it is met. A link, or a file that others may write to, stays.
     """
     console, cache = make_console(json_path), _open(folder)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     read = 0
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with make_progress(console) as progress:
         bar = progress.add_task("verifying", total=None)
 
         def tell(done: int, total: int) -> None:

@@ -6,9 +6,8 @@ import dataclasses
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from hotfuse.cli.view import json_option, make_console, make_table, write_json
+from hotfuse.cli.view import json_option, make_console, make_progress, make_table, write_json
 from hotfuse.config import Config
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.retrain import TrainReply
@@ -68,7 +67,7 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
 
 
 def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | None) -> Rates:
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("")
         return measure_rates(
             spec,
@@ -79,7 +78,7 @@ def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | Non
 
 
 def _trained(console: Console, calibration: Calibration, config: Config, seconds: float) -> TrainReply:
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("", total=round(seconds))
         samples = gather(
             calibration,
@@ -89,11 +88,6 @@ def _trained(console: Console, calibration: Calibration, config: Config, seconds
         )
         progress.update(task, description="training", completed=round(seconds))
         return retrain(calibration, samples, config)
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _heads(threads: int) -> tuple[str, ...]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from hotfuse.cli.view import json_option, make_console, make_table, show_quantity, write_json
+from hotfuse.cli.view import json_option, make_console, make_progress, make_table, show_quantity, write_json
 from hotfuse.config import Config
 from hotfuse.errors import ParseError
 from hotfuse.hardware.spec import host_spec
@@ -130,7 +129,7 @@ def _show_what(console: Console, reproduction: Reproduction, config: Config) -> 
 
 def _replay(console: Console, replayer: Replayer, reproduction: Reproduction) -> list[Finding]:
     found: list[Finding] = []
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         ways = ways_of(reproduction)
         bar = progress.add_task("", total=len(ways))
         for way in ways:
@@ -151,7 +150,7 @@ def _shrink(
     if finding.way == TODAY:
         reproduction = dataclasses.replace(reproduction, units=_lowered(reproduction.graph, config))
     way = COMPILED if finding.way == TODAY else finding.way
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         bar = progress.add_task("", total=MOST_TRIES)
 
         def still(candidate: Reproduction) -> Finding | None:
@@ -172,11 +171,6 @@ def _keep(reproduction: Reproduction, folder: str | None, path: Path) -> Written
     chosen = str(path.resolve().parent) if folder is None else folder
     own = chosen == reproductions_path(Config.from_environment())
     return write_reproduction(chosen, reproduction, "or let --keep name another folder", bounded=own)
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _show_shrunk(console: Console, before: Reproduction, shrunk: Shrunk, kept: Written) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from hotfuse.ir.dim import Dim
@@ -38,6 +39,12 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
     return table
+
+
+def make_progress(console: Console) -> Progress:
+    """A bar that counts, for a terminal, and gone when the work is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _plain(cell: Any) -> str:

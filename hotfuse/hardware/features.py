@@ -19,7 +19,7 @@ from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
 KINDS = ("rows", "product", "attention", "copy", "concat", "pack", "chain")
 FEATURES = (
     *(f"is {kind}" for kind in KINDS),
-    "points", "row", "inner", "products", "steps", "read", "written", "weights", "tasks", "kernels", "element",
+    "points", "row", "inner", "products", "steps", "read", "written", "weights", "tasks", "links", "element",
     "rows", "tail", "operands", "strided", "gathered", "read from", "written to", "intensity",
     "arithmetic", "memory", "arithmetic / memory", "overhead / all",
     "threads", "multiply-adds", "near", "middle", "far", "barrier",
@@ -35,7 +35,7 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         *map(
             _log, (work.points, work.row, work.inner, work.products, work.steps, work.read, work.written, weights, work.tasks)
         ),
-        work.kernels,
+        work.links,
         work.element,
         _log(work.points / max(work.inner, 1.0)),
         work.inner % TAIL / TAIL,

@@ -5,7 +5,7 @@ costs to hand out tasks and to meet comes on top. Threads help as far as there a
 
     arithmetic = products / (multiply-adds a second) + steps / (vector operations a second)
     memory     = sum over what is touched of    bytes / bandwidth at the distance that they come from
-    seconds    = max(arithmetic, memory) + kernels * (a step, or a barrier where there is a team)
+    seconds    = max(arithmetic, memory) + a step, or a barrier where there is a team
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
     arithmetic = 2 * work.products / flops + work.steps / (flops / 2)
     memory = sum(_seconds(touch, rates.read, team) for touch in work.reads)
     memory += sum(_seconds(touch, rates.write, team) for touch in work.writes)
-    each = rates.call_s if threads == 1 else rates.barrier_s
-    return Bound(arithmetic, memory, each * work.kernels)
+    return Bound(arithmetic, memory, rates.call_s if threads == 1 else rates.barrier_s)
 
 
 def _seconds(touch: Touch, curve: Curve, team: int) -> float:

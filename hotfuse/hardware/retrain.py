@@ -1,5 +1,7 @@
 """Training again: samples become a forest, in a worker process, and it replaces the one before only if it is better.
 
+Sources that are held out are so for good: no forest is trained of them, or the one in use would be judged by what it knows.
+
 TrainRequest: samples, and the forest in use    ->  TrainReply: a forest, and how good both are on sources held out of training
 """
 
@@ -44,11 +46,10 @@ def train_here(asked: TrainRequest) -> TrainReply:
     if len(rest) < LEAST or len(held) < LEAST // 5:
         return TrainReply(b"", None, None, spread, time.process_time() - begun)
     before = _judged(read_forest(asked.known), held) if asked.known else None
-    after = _judged(train(rest.rows, rest.prior_s, rest.seconds), held)
-    if before is not None and before.median_error <= after.median_error:
-        return TrainReply(b"", before, after, spread, time.process_time() - begun)
-    forest = train(samples.rows, samples.prior_s, samples.seconds)
-    return TrainReply(write_forest(forest), before, after, spread, time.process_time() - begun)
+    forest = train(rest.rows, rest.prior_s, rest.seconds)
+    after = _judged(forest, held)
+    is_better = before is None or after.median_error < before.median_error
+    return TrainReply(write_forest(forest) if is_better else b"", before, after, spread, time.process_time() - begun)
 
 
 def _judged(forest: Forest, held: Samples) -> Quality:

@@ -41,7 +41,7 @@ class Work:
     reads: tuple[Touch, ...]
     writes: tuple[Touch, ...]
     tasks: float
-    kernels: int = 1
+    links: int = 1  # of a chain, which one kernel goes through
     element: int = 4  # bytes of one
 
     @property

@@ -1,7 +1,7 @@
 """Calibration: specimens are timed until the time is up, a forest is trained of what they took, and both are kept.
 
 Who is interrupted goes on where it was: samples are put into the cache every few seconds, and seeds of specimens are numbers in
-order. A user's own model and inputs are one more specimen.
+order.
 
 State: what is in the cache.
 """

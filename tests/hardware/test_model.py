@@ -30,8 +30,8 @@ def test_the_roofline_by_hand() -> None:
     assert roofline(work(steps=25e9), RATES, 1).arithmetic_s == pytest.approx(1.0)
     assert roofline(work(bytes=10e9), RATES, 1).memory_s == pytest.approx(1.0)
     assert roofline(work(bytes=10e9, distance=1.0), RATES, 1).memory_s == pytest.approx(0.1)
-    assert roofline(work(kernels=3), RATES, 2).seconds == pytest.approx(1.5e-6)
-    assert roofline(work(kernels=3), RATES, 1).seconds == pytest.approx(3e-7)
+    assert roofline(work(), RATES, 2).seconds == pytest.approx(5e-7)
+    assert roofline(work(), RATES, 1).seconds == pytest.approx(1e-7)
 
 
 def test_what_binds() -> None:

@@ -1,0 +1,92 @@
+"""Samples and training again: what is kept, what is refused, and that a forest gives way only to a better one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotfuse.errors import ParseError
+from hotfuse.hardware import samples as module
+from hotfuse.hardware.features import FEATURES
+from hotfuse.hardware.forest import read_forest
+from hotfuse.hardware.retrain import TrainRequest, train_here
+from hotfuse.hardware.samples import NO_SAMPLES, Samples, make_samples, read_samples, write_samples
+
+
+def drawn(sources: range, noise: float = 0.01) -> Samples:
+    """Of a machine on which the first feature decides."""
+    found = NO_SAMPLES
+    for source in sources:
+        rng = np.random.default_rng(source)
+        rows = rng.uniform(0, 3, (10, len(FEATURES)))
+        seconds = np.exp(rows[:, 0] + noise * rng.standard_normal(10))
+        found = found + make_samples(rows, np.ones(10), list(seconds), [0.01] * 10, source)
+    return found
+
+
+def test_they_grow_and_lose_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 25)
+    found = drawn(range(4))
+    assert len(found) == 25
+    assert set(found.source) == {1, 2, 3}
+
+
+def test_what_the_clock_could_not_tell_is_left_out() -> None:
+    assert len(make_samples(np.zeros((2, len(FEATURES))), [1.0, 1.0], [0.0, 1.0], [0.0, 0.0], 0)) == 1
+
+
+def test_the_bytes_say_all() -> None:
+    found = drawn(range(3))
+    again = read_samples(write_samples(found))
+    for name in ("rows", "prior_s", "seconds", "spread", "source"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": np.zeros((30, 3), np.float32)},
+        {"rows": np.full((30, len(FEATURES)), np.nan, np.float32)},
+        {"seconds": np.zeros(30)},
+        {"prior_s": -np.ones(30)},
+        {"source": np.zeros(30)},
+        {"spread": np.zeros(29)},
+    ],
+)
+def test_others_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ParseError, match="no samples"):
+        read_samples(write_samples(replace(drawn(range(3)), **changes)))
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 20, write_samples(NO_SAMPLES)[:-1]])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ParseError):
+        read_samples(data)
+
+
+def test_too_little_is_not_trained_of() -> None:
+    reply = train_here(TrainRequest(drawn(range(4))))
+    assert (reply.forest, reply.before, reply.after) == (b"", None, None)
+
+
+def test_a_forest_gives_way_to_a_better_one_only() -> None:
+    first = train_here(TrainRequest(drawn(range(20), noise=1.0)))
+    assert first.forest
+    assert first.before is None
+    better = train_here(TrainRequest(drawn(range(100)), first.forest))
+    assert better.forest
+    assert better.before is not None
+    assert better.after is not None
+    assert better.after.median_error < better.before.median_error
+    worse = train_here(TrainRequest(drawn(range(20)), better.forest))
+    assert not worse.forest
+
+
+def test_no_forest_is_trained_of_what_is_held_out() -> None:
+    found = drawn(range(50))
+    strange = replace(found, seconds=np.where(found.is_held_out, 1e6, found.seconds))
+    for_all, without = (read_forest(train_here(TrainRequest(part)).forest) for part in (strange, found))
+    np.testing.assert_array_equal(for_all.trees(found.rows), without.trees(found.rows))

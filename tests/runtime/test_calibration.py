@@ -1,0 +1,86 @@
+"""Calibration: specimens are timed and kept, a worker trains, and the next time goes on where this one ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotfuse.config import Config
+from hotfuse.errors import ExecutionError
+from hotfuse.hardware.retrain import LEAST
+from hotfuse.hardware.spec import host_spec
+from hotfuse.runtime import calibration as module
+from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.calibration import FOREST, SAMPLES, Calibration, gather, retrain, timed
+from hotfuse.runtime.specimens import specimen
+from tests.hardware.test_model import RATES, work
+from tests.hardware.test_samples import drawn
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(cache=str(tmp_path / "cache"), tier=1, wait=True)
+
+
+@pytest.fixture
+def calibration(config: Config) -> Calibration:
+    return Calibration(host_spec(), RATES, open_cache(config))
+
+
+def test_who_is_interrupted_goes_on_where_it_was(calibration: Calibration, config: Config) -> None:
+    def stop(passed: float, count: int, what: str) -> None:
+        told.append(what)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        gather(calibration, config, 60.0, stop)
+    kept = calibration.samples()
+    assert told == ["specimen 0", "specimen 1", "specimen 2"]
+    assert set(kept.source) <= {0, 1}
+    assert len(kept)
+    told.clear()
+    with pytest.raises(KeyboardInterrupt):
+        gather(calibration, config, 60.0, stop)
+    assert told[0] == f"specimen {kept.source.max() + 1}"
+    assert len(calibration.samples()) > len(kept)
+
+
+def test_a_specimen_that_cannot_run_teaches_nothing(
+    calibration: Calibration, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[object]:
+        raise ExecutionError("planted")
+
+    monkeypatch.setattr(module, "measure", fail)
+    assert len(timed(calibration, specimen(0), config, 0)) == 0
+
+
+def test_a_worker_trains_and_the_forest_is_kept(calibration: Calibration, config: Config) -> None:
+    assert calibration.forest() == b""
+    assert calibration.model().forest is None
+    samples = drawn(range(LEAST))
+    reply = retrain(calibration, samples, config)
+    assert reply.forest == calibration.forest() != b""
+    assert calibration.model().forest is not None
+    assert np.isfinite(calibration.model().predict([work(products=1e6)]).seconds).all()
+    again = retrain(calibration, samples, config)
+    assert not again.forest  # it is as good as the one that is there
+    assert calibration.forest() == reply.forest
+
+
+def test_what_is_damaged_is_as_good_as_nothing(calibration: Calibration) -> None:
+    for kind in (SAMPLES, FOREST):
+        assert calibration.keep(kind, b"nothing of ours")
+    assert len(calibration.samples()) == 0
+    assert calibration.forest() == b""
+
+
+def test_without_a_cache_nothing_is_kept() -> None:
+    calibration = Calibration(host_spec(), RATES, None)
+    assert not calibration.keep(SAMPLES, b"")
+    assert len(calibration.samples()) == 0
+    assert calibration.forest() == b""
