@@ -50,6 +50,8 @@ class Config:
     disable: bool = _option("HOTFUSE_DISABLE", False)
     # a folder of edited tile programs (`hotfuse asm dump --to`), used in place of those that are generated
     tiles: str = _option("HOTFUSE_TILES", "")
+    # which operators become one kernel: "engine" (what a model of the machine predicts to be fastest) or "rules" (plain ones)
+    fusion: str = _option("HOTFUSE_FUSION", "engine")
     # capture and compile before the first answer of a shape class
     wait: bool = _option("HOTFUSE_WAIT", False)
     # raise where hotfuse would fall back
@@ -116,6 +118,8 @@ class Config:
             raise ConfigError(f"tier must be 'auto', 0, 1 or 2, not {self.tier!r}")
         if self.capture not in ("background", "spawn", "blocking"):
             raise ConfigError(f"capture must be 'background', 'spawn' or 'blocking', not {self.capture!r}")
+        if self.fusion not in ("engine", "rules"):
+            raise ConfigError(f"fusion must be 'engine' or 'rules', not {self.fusion!r}")
         if self.isa not in ("native", "avx512", "avx2", "sse"):
             raise ConfigError(f"isa must be 'native', 'avx512', 'avx2' or 'sse', not {self.isa!r}")
         if self.metrics_port > 65535:

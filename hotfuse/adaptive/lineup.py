@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Split, Target
-from hotfuse.fusion.grouping import AS_RULED, Grouping
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping
 from hotfuse.pace import Pace, Unhurried
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def grouping_of(target: Target) -> Grouping:
             return Grouping(merged=(units,))
         case Split(units):
             return Grouping(apart=units)
-    return AS_RULED
+    return AS_PLANNED
 
 
 def changed_units(generic: Made, edited: Made) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:

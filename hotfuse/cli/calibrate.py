@@ -13,7 +13,8 @@ from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.retrain import TrainReply
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.cache import DiskCache, open_cache
-from hotfuse.runtime.calibration import Calibration, gather, retrain
+from hotfuse.runtime.calibrating import gather, retrain
+from hotfuse.runtime.calibration import Calibration
 from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
 from hotfuse.runtime.threads import team_size
 

@@ -15,7 +15,7 @@ from hotfuse.codegen.tile import Cast, Fill, Map
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Node, Value
-from hotfuse.ir.layout import Layout, broadcast_strides
+from hotfuse.ir.layout import Layout, broadcast_strides, point_strides
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import F32, F64, I64, DType, Shape, TensorType, numel
 
@@ -33,6 +33,7 @@ class BodyBuilder:
         part: tuple[int, Dim] | None = None,
     ) -> None:
         self.inside = inside or {}  # the group's nodes by what they make
+        self._makers = {layouts[name].root: name for name in self.inside if name in layouts}
         self.part = part  # the axis and place where the points begin that this is about
         self.values = values
         self.layouts = layouts
@@ -40,7 +41,13 @@ class BodyBuilder:
         self.folded = folded
         self.steps: list[Step] = []
         self.held: dict[str, str] = {}
+        self.put: dict[str, tuple[str, Layout]] = {}  # results that are another value of the group, laid out so
         self._numbers = itertools.count()
+
+    def contain(self, nodes: Sequence[Node]) -> None:
+        """Say which nodes the group has."""
+        self.inside = {name: node for node in nodes for name in node.outputs}
+        self._makers = {self.layouts[name].root: name for name in (*self.held, *self.inside) if name in self.layouts}
 
     def fresh(self) -> str:
         return f"t{next(self._numbers)}"
@@ -60,8 +67,21 @@ class BodyBuilder:
     def step(self, value: str) -> str:
         """The step that holds a value; one from outside the group is read through its layout."""
         if value not in self.held:
-            self.read(value, self.layouts[value], self.strides(self.layouts[value]))
+            layout = self.layouts[value]
+            strides = self.strides(layout)
+            maker = self._makers.get(layout.root)
+            if maker is not None and self.part is None:
+                return self._seen_through(value, maker, layout, strides)
+            self.read(value, layout, strides)
         return self.held[value]
+
+    def _seen_through(self, value: str, maker: str, layout: Layout, strides: tuple[Dim, ...]) -> str:
+        """A view of what the group makes itself is that, where every point looks at its own element."""
+        shape = self.type(maker).shape
+        assert shape is not None
+        if maker not in self.held or layout.offset != 0 or strides != point_strides(shape, self.domain, self.folded):
+            raise TileError(f"{value} is another place of what the group makes")
+        return self.held[maker]
 
     def read(
         self,
@@ -204,26 +224,19 @@ class BodyBuilder:
         self.held[node.id] = result
 
     def write(self, value: str) -> Write:
-        """A held value to memory of its own. A row's value drops the folded axes."""
+        """A held value to memory of its own, or to where it is put. A row's value drops the folded axes."""
         type = self.type(value)
         assert type.shape is not None
-        rank = len(self.domain)
-        dropped = bool(self.folded) and len(type.shape) == rank - len(self.folded)
-        axes = [a for a in range(rank) if not (dropped and a in self.folded)]
-        strides: list[Dim] = [0] * rank
-        step: Dim = 1
-        sizes = list(zip(reversed(axes), reversed(type.shape), strict=False))
-        row = any(size == 1 != self.domain[place] for place, size in sizes if place in self.folded)
-        for place, size in sizes:
-            once = self.domain[place] != 1 or (row and place in self.folded)  # an axis of one element is walked as any other
-            strides[place] = 0 if size == 1 and once else step
-            step = step * size
-        return Write(self.held[value], self.layouts[value].root, type.dtype, tuple(strides))
+        if value in self.put:
+            source, layout = self.put[value]
+            return Write(self.held[source], layout.root, type.dtype, layout.strides, layout.offset)
+        strides = point_strides(type.shape, self.domain, self.folded)
+        return Write(self.held[value], self.layouts[value].root, type.dtype, strides)
 
 
 def make_body(nodes: Sequence[Node], outputs: Sequence[str], builder: BodyBuilder, reverse: bool = False) -> Body:
     """The body of a group: its nodes in order, and writes of what others read. With `reverse` it is walked from the end."""
-    builder.inside = {name: node for node in nodes for name in node.outputs}
+    builder.contain(nodes)
     parts = {n.id for node in nodes if node.op == "concat" for name in node.uses for n in builder.makers(name)}
     for node in nodes:
         if node.id not in builder.held and node.id not in parts:

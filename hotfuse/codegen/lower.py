@@ -19,10 +19,10 @@ from hotfuse.codegen.lower_rows import lower_rows
 from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.errors import TileError
-from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.rules import Fused, results_of
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, substitute, symbol, symbols_of
-from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout, plain, reshaped
 from hotfuse.ir.types import DType, TensorType, numel
 
@@ -39,12 +39,8 @@ def lower(
 ) -> tuple[Recipe, ...]:
     """The recipes of a group, which may run side by side, or TileError saying why it has none. A group like one in `known`, of
     the same spec, is not lowered again."""
-    inside = {name for node in group.nodes for name in node.outputs}
     names = list(dict.fromkeys(n for node in group.nodes for n in (*node.uses, *node.outputs)))
-    outputs = [
-        n for node in group.nodes for n in node.outputs
-        if n in graph.outputs or any(reader.id not in inside for reader in graph.consumers.get(n, ()))
-    ]  # fmt: skip
+    outputs = results_of(group, graph, layouts)
     renamed = _Renamed(values, layouts, names, outputs)
     roots = {short: root for root, short in renamed.roots.items()}
     looks = None if known is None else renamed.looks(group, outputs)
@@ -149,7 +145,8 @@ def _form(group: Fused, number: Mapping[str, int]) -> Hashable:
         )
         for node in group.nodes
     )
-    return group.kind, nodes, group.folded, group.reverse, tuple(_form(link, number) for link in group.links)
+    links = tuple(_form(link, number) for link in group.links)
+    return group.kind, nodes, group.folded, group.reverse, group.placed, links
 
 
 def _rows(
@@ -157,8 +154,18 @@ def _rows(
 ) -> tuple[TileProgram, ...]:
     domain = tuple(names.dim(d) for d in group.domain)
     builder = _builder(names, domain, group.folded)
-    body = make_body(group.nodes, outputs, builder, group.reverse)
+    body = make_body(_put(names, group, builder), outputs, builder, group.reverse)
     return (lower_rows("rows", body, names.info, spec, inside),)
+
+
+def _put(names: _Renamed, group: Fused, builder: BodyBuilder) -> Sequence[Node]:
+    """The nodes of a group that compute something; those at its end that only say where a result goes are told the builder."""
+    if not group.placed:
+        return group.nodes
+    nodes, (*_, copy) = group.nodes[: -group.placed], group.nodes
+    source = group.nodes[-group.placed].inputs[0] or ""
+    builder.put[copy.id] = source, _placed(names, group.nodes[-group.placed :], copy.id)
+    return nodes
 
 
 def _builder(names: _Renamed, domain: tuple[Dim, ...], folded: tuple[int, ...] = ()) -> BodyBuilder:
@@ -173,7 +180,7 @@ def _product(
     assert domain is not None
     builder = _builder(names, domain)
     builder.give(node.id)
-    body = make_body([n for n in group.nodes if n is not node], outputs, builder)
+    body = make_body([n for n in _put(names, group, builder) if n is not node], outputs, builder)
     a = names.layout(node.inputs[0])
     attrs = node.attrs
     n = names.dim(attrs["columns"][0])
@@ -204,14 +211,14 @@ def _attention(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec
     mask = names.layout(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
     dtype = names.type(node.id).dtype
     kind = names.type(node.inputs[3]).dtype if mask is not None and node.inputs[3] else dtype
-    out = _placed(names, group, outputs[0]) if rest else names.layout(node.id)
+    out = _placed(names, rest, outputs[0]) if rest else names.layout(node.id)
     return lower_attention("attention", node, Operands(q, k, v, out, dtype, mask, kind), names.info, spec)
 
 
-def _placed(names: _Renamed, group: Fused, output: str) -> Layout:
-    """Where the elements of the first node's result lie in the group's result, behind views and a copy."""
+def _placed(names: _Renamed, views: Sequence[Node], output: str) -> Layout:
+    """Where the elements of what the first of some views sees lie in the copy that is the last of them."""
     layout = names.layout(output)
-    for node in reversed(group.nodes[1:]):
+    for node in reversed(views):
         shape = names.type(node.inputs[0] or "").shape
         assert shape is not None
         if node.op == "transpose":
@@ -223,7 +230,7 @@ def _placed(names: _Renamed, group: Fused, output: str) -> Layout:
         else:
             found = reshaped(layout, shape)
             if found is None:
-                raise TileError(f"{node.op} behind an attention cannot be written in place")
+                raise TileError(f"{node.op} behind a result cannot be written in place")
             layout = Layout(layout.root, layout.offset, shape, found)
     return layout
 

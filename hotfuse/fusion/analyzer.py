@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.rules import Fused, is_pointwise, results_of
 from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -66,25 +66,25 @@ class Analyzer:
         self._graph, self._values, self._layouts = graph, values, layouts
         self._number = numbers(sizes)
         self._weights = {*graph.weights, *graph.constants}
-        self._kept = set(graph.outputs)
 
     def work(self, group: Fused) -> Work:
         """Of one group, wherever it runs: `placed` says from how far its bytes come."""
         inside = {name for node in group.nodes for name in node.outputs}
         reads: dict[str, Touch] = {}
-        for node in group.nodes:
+        for node in group.computing:
             for name in node.uses:
-                if name not in inside and name not in reads:
+                if name not in reads and self._root(name) not in inside:
                     touch = self._read(node, name)
                     if touch is not None:
                         reads[name] = touch
-        writes = [self._touch(n, IN_ORDER) for node in group.nodes for n in node.outputs if self._is_read_outside(n, inside)]
+        way = STRIDED if group.placed else IN_ORDER
+        writes = [self._touch(name, way) for name in results_of(group, self._graph, self._layouts)]
         domain = [self._number(d) for d in group.domain]
         points = _product(domain)
         row = self._row(group, domain)
         products, steps = 0.0, 0.0
-        for node in group.nodes:
-            of_products, of_steps = self._arithmetic(node)
+        for node in group.computing:
+            of_products, of_steps = self._arithmetic(node, self._times(node, group, domain))
             products, steps = products + of_products, steps + of_steps
         return Work(
             group.kind,
@@ -109,8 +109,9 @@ class Analyzer:
                 return float(self._shape(node.inputs[1])[-2])
         return _product([domain[axis] for axis in group.folded])
 
-    def _is_read_outside(self, name: str, inside: set[str]) -> bool:
-        return name in self._kept or any(reader.id not in inside for reader in self._graph.consumers.get(name, ()))
+    def _root(self, name: str) -> str:
+        layout = self._layouts.get(name)
+        return name if layout is None else layout.root
 
     def _read(self, node: Node, name: str) -> Touch | None:
         if not isinstance(self._values[name].type, TensorType):
@@ -133,8 +134,7 @@ class Analyzer:
     def _touch(self, name: str, access: int) -> Touch:
         type = self._values[name].type
         assert isinstance(type, TensorType)
-        layout = self._layouts.get(name)
-        root = name if layout is None else layout.root
+        root = self._root(name)
         bytes = _product([self._number(d) for d in type.shape or ()]) * type.dtype.bytes
         return Touch(root, bytes, 0.0, max(1, type.dtype.bytes), access, root in self._weights)
 
@@ -144,7 +144,17 @@ class Analyzer:
         shape: Shape = type.shape or ()
         return [self._number(d) for d in shape]
 
-    def _arithmetic(self, node: Node) -> tuple[float, float]:
+    def _times(self, node: Node, group: Fused, domain: Sequence[int]) -> float:
+        """How often a node is computed for each element of its result: those that are narrower than the points, for each of
+        them, but for those that are a row's."""
+        if group.kind != "rows" or not is_pointwise(node):
+            return 1.0
+        shape = self._shape(node.outputs[0])
+        missing = len(domain) - len(shape)
+        spread = [d for a, d in enumerate(domain) if (a < missing or shape[a - missing] == 1) and a not in group.folded]
+        return _product(spread) if missing >= 0 else 1.0
+
+    def _arithmetic(self, node: Node, times: float = 1.0) -> tuple[float, float]:
         """Multiply-adds of products, and other operations on elements."""
         record, out = OPS[node.op], _product(self._shape(node.outputs[0]))
         if node.op == "panel_matmul":
@@ -158,7 +168,7 @@ class Analyzer:
             if record.pattern is Pattern.WINDOW:
                 taken = max(taken, out * _product(node.attrs.get("kernel", ())))
             return 0.0, taken * _ROW_STEPS.get(node.op, 2)
-        return 0.0, out * steps_of(node.op)
+        return 0.0, times * out * steps_of(node.op)
 
     def _tasks(self, group: Fused, points: float, row: float) -> float:
         """How many pieces threads can share."""

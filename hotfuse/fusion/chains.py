@@ -7,9 +7,9 @@ and nobody else does. A chain grows while the weights of its products fit the pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.rules import Fused, results_of
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
@@ -92,24 +92,50 @@ def _source(
     layouts: Mapping[str, Layout],
 ) -> int | None:
     """The link whose result this one reads, and nobody else."""
-    inside = {node.id for node in group.nodes}
-    wanted = [_product(group).inputs[0]] if group.kind == "product" else [n for node in group.nodes for n in node.uses]
-    for name in dict.fromkeys(wanted):
-        place = made_by.get(name or "")
-        if name is None or place is None or name in graph.outputs or name in inside or layouts[name].root != name:
-            continue
-        source = groups[place]
-        readers = graph.consumers.get(name, ())
-        if (
-            _is_link(source, values, layouts)
-            and source.nodes[-1].id == name
-            and source.domain[:-1] == group.domain[:-1]
-            and (group.kind == "product" or source.domain == group.domain)
-            and all(reader.id in inside for reader in readers)
-            and "product" in (source.kind, group.kind)
-        ):
+    for name in _wanted(group):
+        place = made_by.get(name)
+        if place is not None and not _refusal(groups[place], group, name, graph, values, layouts):
             return place
     return None
+
+
+def link_refusal(
+    first: Fused, second: Fused, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]
+) -> str:
+    """Why the second group, joined already or not, cannot follow the first in a chain; "" where it can."""
+    source, group = (first.links or (first,))[-1], (second.links or (second,))[0]
+    if not _is_link(group, values, layouts):
+        return "it is no product with a plain matrix, and folds no rows"
+    reason = "it does not read the other's last result"
+    for name in _wanted(group):
+        if name == source.nodes[-1].id:
+            reason = _refusal(source, group, name, graph, values, layouts)
+            if not reason:
+                return ""
+    return reason
+
+
+def _wanted(group: Fused) -> Iterable[str]:
+    """What a link may read a few rows at a time."""
+    inside = {node.id for node in group.nodes}
+    names = [_product(group).inputs[0]] if group.kind == "product" else [n for node in group.nodes for n in node.uses]
+    return (name for name in dict.fromkeys(names) if name is not None and name not in inside)
+
+
+def _refusal(
+    source: Fused, group: Fused, name: str, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]
+) -> str:
+    """Why a link cannot hand the value of this name to another one; "" where it can."""
+    inside = {node.id for node in group.nodes}
+    if not _is_link(source, values, layouts):
+        return "the other is no product with a plain matrix, and folds no rows"
+    if source.nodes[-1].id != name or layouts[name].root != name or len(results_of(source, graph, layouts)) != 1:
+        return "what it reads is not the one result of the other, in order"
+    if name in graph.kept or not all(reader.id in inside for reader in graph.consumers.get(name, ())):
+        return f"{name} is read by others as well"
+    if source.domain[:-1] != group.domain[:-1] or (group.kind != "product" and source.domain != group.domain):
+        return "they do not go over the same rows"
+    return "" if "product" in (source.kind, group.kind) else "neither is a product"
 
 
 def _weights(links: Sequence[Fused], values: Mapping[str, Value]) -> int:

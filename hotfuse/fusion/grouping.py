@@ -1,7 +1,8 @@
-"""Grouping: the groups that rules and chains make of a graph, edited where traffic showed that other ones pay.
+"""Grouping: the groups that a graph has by its plan, edited where traffic showed that other ones pay.
 
-A group is known by its last node. `merged` ones run as one, whatever the model of the cache says; one taken `apart` runs as the
-links of its chain, or as its anchor (the node that folds, reads or multiplies) and what is elementwise around it.
+A plan is the engine's, or that of rules and chains alone. A group is known by its last node. `merged` ones run as one, whatever
+the model says; one taken `apart` runs as the groups that it was made of, as the links of its chain, or as its anchor (the node
+that folds, reads or multiplies) and what is elementwise around it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 
 from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.chains import find_joints, make_chains
+from hotfuse.fusion.engine import Planner, plan
+from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Value
@@ -20,13 +23,13 @@ from hotfuse.ir.op import OPS, Pattern
 
 @dataclass(frozen=True)
 class Grouping:
-    """What is to differ from the rules' groups. Groups are named by the ids of their last nodes."""
+    """What is to differ from the plan's groups. Groups are named by the ids of their last nodes."""
 
     merged: tuple[tuple[str, ...], ...] = ()
     apart: tuple[str, ...] = ()
 
 
-AS_RULED = Grouping()
+AS_PLANNED = Grouping()
 
 
 @dataclass(frozen=True)
@@ -48,34 +51,54 @@ def make_groups(
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
     cache_bytes: int,
-    grouping: Grouping = AS_RULED,
+    grouping: Grouping = AS_PLANNED,
+    planner: Planner | None = None,
 ) -> list[Fused]:
-    """The groups, in an order in which they can run. Raises IllegalEdit where the grouping cannot be had."""
-    ruled = make_chains(fuse(graph, values, layouts), graph, values, layouts, cache_bytes)
-    if grouping == AS_RULED:
-        return ruled
-    known = {name_of(group): group for group in ruled}
+    """The groups, in an order in which they can run; without a planner, those of the rules. Raises IllegalEdit where the
+    grouping cannot be had."""
+    if planner is None:
+        groups = make_chains(fuse(graph, values, layouts), graph, values, layouts, cache_bytes)
+    else:
+        groups = list(plan(graph, values, layouts, planner).groups)
+    if grouping == AS_PLANNED:
+        return groups
+    known = {name_of(group): group for group in groups}
     strangers = sorted({*grouping.apart, *(n for names in grouping.merged for n in names)} - set(known))
     if strangers:
         raise IllegalEdit(f"there is no group {', '.join(strangers)}; it may be part of another one")
-    apart = [known[name] for name in grouping.apart]
-    whole = [group for group in apart if not group.links]
-    loose = {node.id for group in apart if group.links for node in group.nodes}
-    tied = [{node.id for name in names for node in known[name].nodes} for names in grouping.merged]
-    fused = fuse(graph, values, layouts, {id for group in whole for id in _anchors(group)})
-    groups = make_chains(fused, graph, values, layouts, cache_bytes, loose, tied)
-    _check(groups, apart, tied)
-    return groups
+    made: dict[str, list[Fused]] = {name: [group] for name, group in known.items()}
+    for name in grouping.apart:
+        made[name] = _parts(known[name], graph, values, layouts)
+    legality = Legality(graph, values, layouts)
+    for names in grouping.merged:
+        whole = _whole([known[name] for name in names], legality)
+        for name in names:
+            made[name] = []
+        made[names[-1]] = [whole]
+    return [group for name in known for group in made[name]]
 
 
-def _check(groups: Sequence[Fused], apart: Sequence[Fused], tied: Sequence[set[str]]) -> None:
-    made = [{node.id for node in group.nodes} for group in groups]
-    for ids in tied:
-        if not any(ids <= nodes for nodes in made):
-            raise IllegalEdit(f"{', '.join(sorted(ids))} cannot be one group: they do not hand on the same rows")
-    for group in apart:
-        if {node.id for node in group.nodes} in made:
-            raise IllegalEdit(f"group {name_of(group)} has no parts")
+def _parts(group: Fused, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:
+    if group.parts or group.links:
+        return list(group.parts or group.links)
+    ids = {node.id for node in group.nodes}
+    found = [g for g in fuse(graph, values, layouts, _anchors(group)) if {node.id for node in g.nodes} <= ids]
+    if len(found) < 2:
+        raise IllegalEdit(f"group {name_of(group)} has no parts")
+    return found
+
+
+def _whole(groups: Sequence[Fused], legality: Legality) -> Fused:
+    """Groups that follow each other as one, in whatever way there is."""
+    first, *rest = groups
+    for group in rest:
+        found: Verdict = legality.join(first, group)
+        if isinstance(found, Refusal):
+            found = legality.link(first, group)
+        if isinstance(found, Refusal):
+            raise IllegalEdit(f"{name_of(first)} and {name_of(group)} cannot be one group: {found.reason}")
+        first = found
+    return first
 
 
 def joints(

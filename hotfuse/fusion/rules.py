@@ -32,10 +32,11 @@ _REDUCTIONS = (
 _WINDOWS = ("max_pool", "average_pool", "lp_pool")
 # whose results are read through access maps of their own
 _READS = ("gather", "gather_elements", "gather_nd", "one_hot", "pad", *_WINDOWS)
-_PLACED = (*_READS, "concat", "trilu")  # which need to know where a point is in the whole domain
+PLACED = (*_READS, "concat", "trilu")  # which need to know where a point is in the whole domain
 MOST_PARTS = 4  # of a concat that is read where its inputs are
 _PLACES = ("argmax", "argmin")
 _SCANS = ("cumsum", "cumprod")
+FOLDS = (*_NORMS, *_REDUCTIONS, *_PLACES, *_SCANS)
 # eager's ndtr loses digits where 1 + erf cancels, and nobody else's code loses the same ones
 _NOT_NATIVE = ("lgamma", "digamma", "ndtr")
 
@@ -62,6 +63,36 @@ class Fused:
     folded: tuple[int, ...] = ()
     reverse: bool = False
     links: tuple[Fused, ...] = ()  # of a chain, in order
+    placed: int = 0  # so many of the last nodes, views and a copy, only say where the result goes
+    again: tuple[str, ...] = ()  # what other groups make for themselves as well: nobody reads it from memory
+    parts: tuple[Fused, ...] = ()  # the groups that it was made of: what serves where it cannot be made
+
+    @property
+    def computing(self) -> tuple[Node, ...]:
+        """The nodes that compute something."""
+        return self.nodes[: -self.placed] if self.placed else self.nodes
+
+
+def results_of(group: Fused, graph: Graph, layouts: Mapping[str, Layout]) -> list[str]:
+    """What others read of a group, in order."""
+    inside = {name for node in group.nodes for name in node.outputs}
+    again = set(group.again)
+    names = (name for node in group.nodes for name in node.outputs if name not in again)
+    return [name for name in names if is_read_outside(name, inside, graph, layouts)]
+
+
+def is_read_outside(name: str, inside: Collection[str], graph: Graph, layouts: Mapping[str, Layout]) -> bool:
+    """Whether a result or a view of it is the model's, or read by a node that is not inside."""
+    if name in graph.kept:
+        return True
+    for reader in graph.consumers.get(name, ()):
+        if reader.id in inside:
+            continue
+        layout = layouts.get(reader.id)
+        is_view = layout is not None and layout.root != reader.id and len(reader.outputs) == 1
+        if not is_view or is_read_outside(reader.id, inside, graph, layouts):
+            return True
+    return False
 
 
 def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], apart: Collection[str] = ()) -> list[Fused]:
@@ -69,10 +100,9 @@ def fuse(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
     `apart` are alone in theirs."""
     clusters: dict[str, Cluster] = {}  # by the id of the last node
     readers = {name: len(nodes) for name, nodes in graph.consumers.items()}
-    kept = set(graph.outputs)
 
     def alone(name: str) -> bool:
-        return readers.get(name, 0) == 1 and name not in kept and name not in apart
+        return readers.get(name, 0) == 1 and name not in graph.kept and name not in apart
 
     for node in graph.nodes:
         made = _cluster_of(node, values, layouts)
@@ -131,8 +161,7 @@ def _is_read_pointwise(graph: Graph, concat: Node, values: Mapping[str, Value], 
     if not alone(concat.id) or sum(1 for _ in concat.uses) > MOST_PARTS:
         return False
     (reader,) = graph.consumers[concat.id]
-    made = OPS[reader.op].pattern is Pattern.ELEMENTWISE and OPS[reader.op].scalar is not None
-    return made and reader.op not in _NOT_NATIVE and _shape(reader.id, values) == _shape(concat.id, values)
+    return is_pointwise(reader) and _shape(reader.id, values) == _shape(concat.id, values)
 
 
 def _parts(concat: Node, clusters: dict[str, Cluster], values: Mapping[str, Value], alone: Callable[[str], bool]) -> list[Node]:
@@ -142,7 +171,7 @@ def _parts(concat: Node, clusters: dict[str, Cluster], values: Mapping[str, Valu
         cluster = clusters.get(name)
         if cluster is None or not alone(name) or cluster.domain != _shape(name, values):
             continue
-        if cluster.kind == "rows" and not cluster.folded and not any(n.op in _PLACED for n in cluster.nodes):
+        if cluster.kind == "rows" and not cluster.folded and not any(n.op in PLACED for n in cluster.nodes):
             found += cluster.nodes
             del clusters[name]
     return found
@@ -162,9 +191,9 @@ def _may_join(cluster: Cluster, made: Cluster, node: Node, values: Mapping[str, 
         ways = {(c.folded, c.reverse) for c in (cluster, made) if c.folded}
         return len(ways) < 2 and not _drops_axes(cluster, values)
     if cluster.kind == "product" and made.kind == "rows":
-        return not made.folded and not any(n.op in _PLACED for n in made.nodes)
+        return not made.folded and not any(n.op in PLACED for n in made.nodes)
     if cluster.kind == "rows" and made.kind == "product":  # the product came first into what grows now
-        return not cluster.folded and not any(n.op in _PLACED for n in cluster.nodes)
+        return not cluster.folded and not any(n.op in PLACED for n in cluster.nodes)
     return False
 
 
@@ -181,14 +210,13 @@ def _cluster_of(node: Node, values: Mapping[str, Value], layouts: Mapping[str, L
         return None
     if values[node.id].contents is not None and all(isinstance(d, int) for d in values[node.id].contents or ()):
         return None
-    pattern = OPS[node.op].pattern
     if node.op == "panel_matmul":
         return Cluster("product", [node], shape)
     if node.op in ("attention", "pack", "concat"):
         return Cluster(node.op, [node], shape)
     if node.op == "reshape" and layouts[node.id].root == node.id:
         return Cluster("copy", [node], shape)
-    if pattern is Pattern.ELEMENTWISE and OPS[node.op].scalar is not None and node.op not in _NOT_NATIVE:
+    if is_pointwise(node):
         return Cluster("rows", [node], shape)
     if node.op in _WINDOWS:
         return Cluster("rows", [node], (*shape, *node.attrs["kernel"]), tuple(range(len(shape), 2 * len(shape) - 2)))
@@ -201,6 +229,12 @@ def _cluster_of(node: Node, values: Mapping[str, Value], layouts: Mapping[str, L
     if node.op in _SCANS:
         return _running(node, shape)
     return None
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether each element of the result follows from the elements of operands at the same place."""
+    record = OPS[node.op]
+    return record.pattern is Pattern.ELEMENTWISE and record.scalar is not None and node.op not in _NOT_NATIVE
 
 
 def _norm(node: Node, shape: Shape) -> Cluster | None:

@@ -18,7 +18,7 @@ from typing import Any
 from hotfuse.errors import ParseError
 from hotfuse.hardware.spec import Spec
 
-FORM = 1  # of the text
+FORM = 2  # of the text, and of what was measured how
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -69,6 +69,19 @@ class Rates:
     touch: float  # GB/s of memory that nobody used before
     memory_bytes: int
     spread: float  # of repeated measurements: half of them lie within this part of their median
+
+
+def typical_rates(spec: Spec, threads: int) -> Rates:
+    """Those of a machine that nobody measured: what such caches, vectors and cores commonly do. Ratios between plans need
+    little more."""
+    sizes = (spec.l1_bytes // 2, spec.l2_bytes // 2, spec.l3_bytes // 2, 4 * spec.l3_bytes)
+    near = 2.0 * spec.vector_bytes
+    one = (near, near * 0.7, near * 0.3, 15.0)
+    team = tuple(rate * (threads if place < 2 else max(1.0, threads * 0.7)) for place, rate in enumerate(one))
+    curve = Curve(tuple(sorted(set(sizes))), one, team)
+    fma = 1.75 * spec.vector_bytes
+    written = Curve(curve.bytes, tuple(r * 0.6 for r in one), tuple(r * 0.6 for r in team))
+    return Rates(threads, curve, written, Pair(fma, fma * threads), Pair(0.0, 0.0), 2e-9, 2e-6, 3e-7, 1.0, 0, 0.05)
 
 
 def rates_key(spec: Spec, threads: int) -> str:

@@ -157,6 +157,11 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
+    def kept(self) -> frozenset[str]:
+        """The outputs, to be asked whether a value is one."""
+        return frozenset(self.outputs)
+
+    @cached_property
     def kinds(self) -> tuple[int, ...]:
         """A number for each node, the same for those with the same operator, attributes and declared results."""
         numbers: dict[Hashable, int] = {}

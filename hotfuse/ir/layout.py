@@ -94,6 +94,23 @@ def broadcast_strides(source: Layout, shape: Shape) -> tuple[Dim, ...]:
     return tuple(strides)
 
 
+def point_strides(shape: Shape, domain: Shape, folded: Sequence[int] = ()) -> tuple[Dim, ...]:
+    """Where a value that is computed at the points of a domain has its elements, in memory of its own. A row's value, the same
+    all along the folded axes, has these left out, or of size 1."""
+    rank = len(domain)
+    dropped = bool(folded) and len(shape) == rank - len(folded)
+    axes = [a for a in range(rank) if not (dropped and a in folded)]
+    strides: list[Dim] = [0] * rank
+    step: Dim = 1
+    sizes = list(zip(reversed(axes), reversed(shape), strict=False))
+    row = any(size == 1 != domain[place] for place, size in sizes if place in folded)
+    for place, size in sizes:
+        once = domain[place] != 1 or (row and place in folded)  # an axis of one element is walked as any other
+        strides[place] = 0 if size == 1 and once else step
+        step = step * size
+    return tuple(strides)
+
+
 def reshaped(source: Layout, shape: Shape) -> tuple[Dim, ...] | None:
     """The strides of the same elements in order in another shape; None where no strides do that.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hotfuse.config import Config
-from hotfuse.fusion.grouping import AS_RULED, Grouping
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping
 from hotfuse.ir.graph import Graph
 from hotfuse.runtime.build import Build, Sizes
 from hotfuse.runtime.verdict import UnitVerdict
@@ -33,7 +33,7 @@ class BuildRequest:
     config: Config
     live: tuple[str, ...] = ()
     sizes: Sizes = ()
-    grouping: Grouping = AS_RULED
+    grouping: Grouping = AS_PLANNED
     helpers: int = 0  # others that may be asked back for help with its programs
 
 

@@ -12,7 +12,7 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.codegen.tile_files import edited
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, TileError
-from hotfuse.fusion.grouping import AS_RULED, Grouping, joints, make_groups
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping, joints, make_groups
 from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import symbols_of
@@ -23,6 +23,7 @@ from hotfuse.passes.dead_code import remove_dead
 from hotfuse.passes.fold import fold_constants
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.build import Build, Sizes, Unit, baked
+from hotfuse.runtime.planning import planner_of
 
 MakeCode = Callable[[TileProgram], object]  # raises CodegenError where there can be none
 
@@ -34,7 +35,7 @@ def make_build(
     make: MakeCode,
     live: Collection[str] = (),
     sizes: Sizes = (),
-    grouping: Grouping = AS_RULED,
+    grouping: Grouping = AS_PLANNED,
 ) -> Build:
     """The build of a graph, `make` having made code of every program. Weights named in `live` change with every call. With
     `sizes`, or another grouping, its units are a variant."""
@@ -52,13 +53,14 @@ def build_hoisted(
     config: Config,
     make: MakeCode,
     sizes: Sizes = (),
-    grouping: Grouping = AS_RULED,
+    grouping: Grouping = AS_PLANNED,
 ) -> Build:
     """The build of a graph that is in its native form and split already."""
     graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
     places = layouts(graph, graph.values)
     builder = _Builder(graph, places, spec, config, make)
-    groups = make_groups(graph, graph.values, places, spec.l2_bytes, grouping)
+    planner = planner_of(config, spec, dict(sizes))
+    groups = make_groups(graph, graph.values, places, spec.l2_bytes, grouping, planner)
     for group in groups:
         builder.add(group)
     found = joints(groups, graph, graph.values, places)
@@ -79,7 +81,7 @@ class _Builder:
         self.lasting = True
 
     def add(self, group: Fused) -> None:
-        """Make a group's recipes and code. A chain that cannot be made is made link by link."""
+        """Make a group's recipes and code. One of several that cannot be made is made part by part."""
         try:
             recipes = lower(self._graph, self._graph.values, self._places, group, self._spec, self._lowered)
             strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - self._known
@@ -94,9 +96,10 @@ class _Builder:
                 self.lasting = False
                 if self._config.strict:
                     raise
-            for link in group.links:
-                self.add(link)
-            if not group.links:
+            parts = group.parts or group.links
+            for part in parts:
+                self.add(part)
+            if not parts:
                 self.reasons |= {node.id: str(error) for node in group.nodes}
 
 

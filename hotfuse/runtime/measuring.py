@@ -11,7 +11,7 @@ import numpy as np
 
 from hotfuse.config import Config
 from hotfuse.fusion.analyzer import analyse
-from hotfuse.fusion.grouping import AS_RULED, Grouping, make_groups, name_of
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping, make_groups, name_of
 from hotfuse.hardware.work import Work
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
@@ -19,6 +19,7 @@ from hotfuse.runtime.build import attached, sizes_of, skeleton
 from hotfuse.runtime.building import make_build
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.planning import planner_of
 from hotfuse.runtime.proof import given_types
 from hotfuse.runtime.trace import Trace
 from hotfuse.runtime.tracer import Outlines, Tracer
@@ -41,7 +42,7 @@ class Timed:
 
 
 def measure(
-    graph: Graph, inputs: Mapping[str, Array], config: Config, grouping: Grouping = AS_RULED, rounds: int = ROUNDS
+    graph: Graph, inputs: Mapping[str, Array], config: Config, grouping: Grouping = AS_PLANNED, rounds: int = ROUNDS
 ) -> list[Timed]:
     """The units that a grouping makes of a graph, timed on these inputs."""
     shop = Workshop(config)
@@ -50,7 +51,8 @@ def measure(
     main, given = build.main, [inputs[name] for name in build.main.inputs]
     types = given_types(main, inputs, lambda name: graph.constants[name].glance())
     places = layouts(main, main.values)
-    groups = make_groups(main, main.values, places, shop.spec.l2_bytes, grouping)
+    planner = planner_of(config, shop.spec, {})
+    groups = make_groups(main, main.values, places, shop.spec.l2_bytes, grouping, planner)
     works = analyse(groups, main, main.values, places, dict(sizes_of(main, types)))
     outlines, traces = Outlines(), list[Trace]()
 

@@ -109,9 +109,10 @@ def _write(spec: Spec) -> str:
 
 
 def _fma(spec: Spec) -> str:
+    """Each chain begins with numbers of its own: LLVM makes one of chains that are the same."""
     lanes, count = spec.vector_bytes // 4, chains(spec)
     vector = f"<{lanes} x float>"
-    phis = [f"  %x{n} = phi {vector} [ %a, %turn ], [ %y{n}, %loop ]" for n in range(count)]
+    phis = [f"  %x{n} = phi {vector} [ %start{n}, %turn ], [ %y{n}, %loop ]" for n in range(count)]
     if "fma" in spec.extensions:
         body = [
             f"  %y{n} = call {vector} @llvm.fma.v{lanes}f32({vector} %x{n}, {vector} %a, {vector} %b)" for n in range(count)
@@ -126,6 +127,11 @@ def _fma(spec: Spec) -> str:
             f"  %a = load {vector}, ptr %scratch, align {spec.vector_bytes}",
             f"  %b.at = getelementptr {vector}, ptr %scratch, i64 1",
             f"  %b = load {vector}, ptr %b.at, align {spec.vector_bytes}",
+            *(
+                f"  %start{n}.at = getelementptr {vector}, ptr %scratch, i64 {2 + n}\n"
+                f"  %start{n} = load {vector}, ptr %start{n}.at, align {spec.vector_bytes}"
+                for n in range(count)
+            ),
         )
     )
     declared = f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})\n"

@@ -1,8 +1,9 @@
 """Specimens: small random models, whose kernels are timed to learn what kernels take on a machine.
 
 A specimen is some blocks in a row over rows of numbers, as models are: products with weights, norms, elementwise chains,
-reductions, heads put side by side, attention, lookups. Sizes are drawn so that each order of magnitude is met as often as the
-next. Kernels that follow each other find each other's results in the caches, as they do in a model; alone they would not.
+reductions, heads put side by side, attention, lookups. Blocks read what any block before them made, so that there are residual
+connections, branches and diamonds. Sizes are drawn so that each order of magnitude is met as often as the next. Kernels that
+follow each other find each other's results in the caches, as they do in a model; alone they would not.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
 NORMS = ("layer_norm", "rms_norm", "softmax")
 MOST_BYTES = 1 << 26  # of one value
 MOST_PRODUCTS = 1 << 28  # multiply-adds of one product
-BLOCKS = 6
+BLOCKS = 8
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +44,7 @@ class _Draft:
         while self.rows * self.width * 4 > MOST_BYTES:
             self.rows = max(1, self.rows // 2)
         self.value = self.given((self.rows, self.width))
+        self.made: list[Value] = [self.value]  # results of blocks
 
     def size(self, least: int, most: int) -> int:
         """Drawn so that each order of magnitude comes as often; half of them are whole vectors."""
@@ -65,6 +67,23 @@ class _Draft:
 
     def add(self, op: str, *inputs: Value, **attrs: Any) -> Value:
         return self.builder.add(op, *inputs, **attrs)
+
+    def earlier(self) -> Value:
+        """A value like the one that the next block reads: what a block before made, or that one itself."""
+        alike = [value for value in self.made if value.type == self.value.type] or [self.value]
+        return alike[self.rng.integers(len(alike))]
+
+    def keep(self) -> None:
+        """The next block may read what this one made, or something made before it."""
+        self.made.append(self.value)
+        if self.rng.random() < 0.3:
+            self.value = self.earlier()
+
+    def results(self) -> list[Value]:
+        """What nobody reads, but for the inputs."""
+        read = {name for node in self.builder.nodes for name in node.uses}
+        left = [v for v in self.made[1:] if v.name not in read]
+        return list({value.name: value for value in (*left, self.value)}.values())
 
 
 def _product(draft: _Draft) -> None:
@@ -90,25 +109,46 @@ def _norm(draft: _Draft) -> None:
 
 
 def _elementwise(draft: _Draft) -> None:
-    first = y = draft.value
+    seen = [draft.value]
+    y = draft.value
     for _ in range(draft.rng.integers(1, 6)):
         if draft.rng.random() < 0.5:
             y = draft.add(draft.pick(UNARY), draft.add("abs", y))
         else:
-            others = (first, draft.weight(draft.width), draft.given((draft.rows, draft.width)))
-            y = draft.add(draft.pick(BINARY), y, others[draft.rng.integers(3)])
+            which = draft.rng.integers(4)
+            if which == 0:
+                other = seen[draft.rng.integers(len(seen))]
+            elif which == 1:
+                other = draft.weight(draft.width)
+            else:
+                other = draft.earlier() if which == 2 else draft.given((draft.rows, draft.width))
+            y = draft.add(draft.pick(BINARY), y, other)
+        seen.append(y)
     draft.value = y
+
+
+def _residual(draft: _Draft) -> None:
+    draft.value = draft.add(draft.pick(("add", "mul")), draft.value, draft.earlier())
+
+
+def _gated(draft: _Draft) -> None:
+    """A diamond: x * sigmoid(x), and the like."""
+    branches = [draft.add(draft.pick(UNARY), draft.value) if draft.rng.random() < 0.7 else draft.value for _ in range(2)]
+    draft.value = draft.add(draft.pick(BINARY[:3]), *branches)
 
 
 def _reduction(draft: _Draft) -> None:
     axis = int(draft.rng.integers(2))
     folded = draft.add(draft.pick(("reduce_sum", "reduce_mean", "reduce_max")), draft.value, axes=(axis,), keepdims=True)
+    if draft.rng.random() < 0.5:
+        folded = draft.add(draft.pick(UNARY), folded)
     draft.value = draft.add(draft.pick(BINARY[:3]), draft.value, folded)
 
 
 def _turned(draft: _Draft) -> None:
     y = draft.add("transpose", draft.value, perm=(1, 0))
-    draft.value = draft.add(draft.pick(UNARY), draft.add("reshape", y, draft.builder.dims((draft.rows, draft.width))))
+    y = draft.add("reshape", y, draft.builder.dims((draft.rows, draft.width)))
+    draft.value = draft.add(draft.pick(UNARY), y) if draft.rng.random() < 0.5 else y
 
 
 def _attention(draft: _Draft) -> None:
@@ -135,16 +175,17 @@ def _lookup(draft: _Draft) -> None:
 
 
 _BLOCKS: tuple[tuple[Callable[[_Draft], None], float], ...] = (
-    (_product, 0.34), (_norm, 0.16), (_elementwise, 0.2), (_reduction, 0.1), (_turned, 0.06), (_attention, 0.08),
-    (_lookup, 0.06),
+    (_product, 0.26), (_norm, 0.14), (_elementwise, 0.16), (_residual, 0.1), (_gated, 0.08), (_reduction, 0.08),
+    (_turned, 0.06), (_attention, 0.06), (_lookup, 0.06),
 )  # fmt: skip
 
 
-def specimen(seed: int) -> Specimen:
+def specimen(seed: int, blocks: int = BLOCKS) -> Specimen:
     """The specimen of a seed: always the same."""
     draft = _Draft(np.random.default_rng(seed))
     shares = [share for _, share in _BLOCKS]
-    for _ in range(BLOCKS):
+    for _ in range(blocks):
         place = draft.rng.choice(len(_BLOCKS), p=shares)
         _BLOCKS[place][0](draft)
-    return Specimen(draft.builder.build([draft.value]), draft.inputs)
+        draft.keep()
+    return Specimen(draft.builder.build(draft.results()), draft.inputs)

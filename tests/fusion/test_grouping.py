@@ -6,7 +6,7 @@ import pytest
 
 from hotfuse.codegen.native_form import native_graph
 from hotfuse.errors import IllegalEdit
-from hotfuse.fusion.grouping import AS_RULED, Grouping, joints, make_groups, name_of
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping, joints, make_groups, name_of
 from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
@@ -26,7 +26,7 @@ def feed_forward() -> Graph:
     return native_graph(b.build([y]), host_spec())
 
 
-def groups(graph: Graph, cache_bytes: int, grouping: Grouping = AS_RULED) -> list[Fused]:
+def groups(graph: Graph, cache_bytes: int, grouping: Grouping = AS_PLANNED) -> list[Fused]:
     found = make_groups(graph, graph.values, layouts(graph, graph.values), cache_bytes, grouping)
     return [group for group in found if group.kind != "pack"]
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_had_is_refused(far: bool) -> None:
     graph = feed_forward()
     names = list(map(name_of, groups(graph, SMALL)))
     if far:
-        with pytest.raises(IllegalEdit, match="do not hand on the same rows"):
+        with pytest.raises(IllegalEdit, match="does not read the other.s last result"):
             groups(graph, SMALL, Grouping(merged=((names[0], names[2]),)))
     with pytest.raises(IllegalEdit, match="no group nobody"):
         groups(graph, SMALL, Grouping(apart=("nobody",)))

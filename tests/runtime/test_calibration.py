@@ -11,9 +11,10 @@ from hotfuse.config import Config
 from hotfuse.errors import ExecutionError
 from hotfuse.hardware.retrain import LEAST
 from hotfuse.hardware.spec import host_spec
-from hotfuse.runtime import calibration as module
+from hotfuse.runtime import calibrating as module
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibration import FOREST, SAMPLES, Calibration, gather, retrain, timed
+from hotfuse.runtime.calibrating import gather, retrain, timed
+from hotfuse.runtime.calibration import FOREST, SAMPLES, Calibration
 from hotfuse.runtime.specimens import specimen
 from tests.hardware.test_model import RATES, work
 from tests.hardware.test_samples import drawn

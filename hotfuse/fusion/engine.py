@@ -1,0 +1,204 @@
+"""The fusion engine: the dynamic compilation graph, from the plan of the rules to one that is predicted to be faster.
+
+    rules' groups -> draft -> legal edits (`candidates`) -> predicted gain (`hardware/model`), scored (`criteria`) -> the best
+    ones are made -> edits around what changed -> ... until nothing pays -> groups
+
+An edit is made where its predicted gain exceeds `LEAST_GAIN` of what it is about and is surely one: the model's trees, each
+asked for what goes and what comes, agree on it but for `SURE` standard deviations of theirs. What may pay and is not sure is
+told (`Planned.unsure`): it is to be measured, not trusted.
+
+Rounds. Of all edits of a round those with the largest gain are made first, each if what it is about is still there; the next
+round looks at what is new alone. Distances that bytes come from are those of the rules' plan: an edit moves groups by a few
+places. So planning takes a time in proportion to the number of groups.
+
+State: none outside of one `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hotfuse.fusion.analyzer import Analyzer, placed
+from hotfuse.fusion.candidates import RECOMPUTE, Candidate, find
+from hotfuse.fusion.chains import make_chains
+from hotfuse.fusion.criteria import Score, score
+from hotfuse.fusion.draft import Draft, Item
+from hotfuse.fusion.legality import Legality
+from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.hardware.model import Array, Model
+from hotfuse.hardware.prior import Bound, roofline
+from hotfuse.hardware.spec import Spec
+from hotfuse.hardware.work import Touch, Work
+from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.layout import Layout
+
+LEAST_GAIN = 0.02  # of the time of what is edited: repeated measurements differ by more than less
+SURE = 1.0  # standard deviations of the trees' gains that must be left of it
+MOST_ROUNDS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """What decides: a model of the machine, and the sizes that calls have."""
+
+    model: Model
+    spec: Spec
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An edit of the plan: groups by their names, seconds as predicted, how far the gain may be off, and what speaks for it."""
+
+    strategy: str
+    groups: tuple[str, ...]
+    made: tuple[str, ...]
+    before_s: float
+    after_s: float
+    spread_s: float
+    scores: tuple[Score, ...]
+
+    @property
+    def gain_s(self) -> float:
+        return self.before_s - self.after_s
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """The groups, in an order in which they can run; the edits that led there, and those that nobody can be sure of."""
+
+    groups: tuple[Fused, ...]
+    steps: tuple[Step, ...] = ()
+    unsure: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighed:
+    """A candidate with what it would do: the works that would come, and what each tree says of the gain."""
+
+    candidate: Candidate
+    works: tuple[Work, ...]
+    seconds: Array  # of each of the works, by tree
+    before_s: float
+    gain_s: float
+    spread_s: float
+
+    @property
+    def pays(self) -> bool:
+        return self.gain_s > LEAST_GAIN * self.before_s
+
+    @property
+    def is_sure(self) -> bool:
+        return self.gain_s - SURE * self.spread_s > LEAST_GAIN * self.before_s
+
+
+def plan(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], planner: Planner) -> Planned:
+    """The groups of a graph that are predicted to be fastest."""
+    ruled = make_chains(fuse(graph, values, layouts), graph, values, layouts, planner.spec.l2_bytes)
+    return _Engine(graph, values, layouts, planner, ruled).run()
+
+
+class _Engine:
+    """State: the draft, and what is known of its items."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        values: Mapping[str, Value],
+        layouts: Mapping[str, Layout],
+        planner: Planner,
+        groups: Sequence[Fused],
+    ) -> None:
+        self._planner = planner
+        self._analyzer = Analyzer(graph, values, layouts, planner.sizes)
+        self._legality = Legality(graph, values, layouts)
+        self.draft = Draft(graph, layouts, groups)
+        items = [item for item in self.draft if item.group is not None]
+        self._works = dict(zip(items, placed([self._analyzer.work(i.group) for i in items if i.group]), strict=True))
+        self._seconds = dict(zip(items, self._asked(list(self._works.values())), strict=True))
+        self._steps: list[Step] = []
+        self._unsure: list[_Weighed] = []
+
+    def run(self) -> Planned:
+        around: Iterable[Item] = list(self.draft)
+        for _ in range(MOST_ROUNDS):
+            weighed = self.weigh(list(find(self.draft, self._legality, around)))
+            around = self._edit(sorted((w for w in weighed if w.is_sure), key=lambda w: -w.gain_s))
+            self._unsure += [w for w in weighed if w.pays and not w.is_sure]
+            if not around:
+                break
+            self.draft.close_gaps()
+        unsure = [self._step(w, ()) for w in self._unsure if self._is_there(w.candidate)]
+        return Planned(tuple(self.draft.groups), tuple(self._steps), tuple(unsure))
+
+    def _edit(self, weighed: Sequence[_Weighed]) -> list[Item]:
+        """Make what still can be made, the best first; returns what is new."""
+        new: list[Item] = []
+        for found in weighed:
+            candidate = found.candidate
+            if not self._is_there(candidate):
+                continue
+            if candidate.strategy == RECOMPUTE:
+                cheap, *readers = candidate.gone
+                if set(self.draft.readers.get(next(iter(cheap.writes)), ())) != set(readers):
+                    continue
+                made = self.draft.dissolve(cheap, dict(zip(readers, candidate.made, strict=True)))
+            else:
+                first, second = self.draft.in_order(candidate.gone)
+                if (first, second) != candidate.gone or self.draft.between(first, second):
+                    continue
+                made = [self.draft.fuse(first, second, candidate.made[0])]
+            self._steps.append(self._step(found, tuple(item.name for item in made)))
+            for item, work, seconds in zip(made, found.works, found.seconds, strict=True):
+                self._works[item], self._seconds[item] = work, seconds
+            new += made
+        return [item for item in new if item in self.draft]
+
+    def _is_there(self, candidate: Candidate) -> bool:
+        return all(item in self.draft for item in candidate.gone)
+
+    def weigh(self, candidates: Sequence[Candidate]) -> list[_Weighed]:
+        """What edits would gain, all asked of the model at once."""
+        works = [tuple(self._work(candidate, group) for group in candidate.made) for candidate in candidates]
+        asked = self._asked([work for many in works for work in many])
+        found, at = [], 0
+        for candidate, many in zip(candidates, works, strict=True):
+            after = asked[at : at + len(many)]
+            at += len(many)
+            before = np.sum([self._seconds[item] for item in candidate.gone], 0)
+            gains = before - after.sum(0)
+            found.append(_Weighed(candidate, many, after, float(before.mean()), float(gains.mean()), float(gains.std())))
+        return found
+
+    def _work(self, candidate: Candidate, group: Fused) -> Work:
+        """What a group would do, its bytes from as far as those have them that it is made of."""
+        known: dict[tuple[str, bool], float] = {}
+        for item in candidate.gone:
+            work = self._works[item]
+            for is_write, touches in enumerate((work.reads, work.writes)):
+                for touch in touches:
+                    known.setdefault((touch.name, bool(is_write)), touch.distance)
+        work = self._analyzer.work(group)
+
+        def far(touches: Iterable[Touch], is_write: bool) -> tuple[Touch, ...]:
+            return tuple(
+                replace(t, distance=known.get((t.name, is_write), known.get((t.name, not is_write), t.bytes))) for t in touches
+            )
+
+        return replace(work, reads=far(work.reads, False), writes=far(work.writes, True))
+
+    def _asked(self, works: Sequence[Work]) -> Array:
+        """Seconds of each work, by tree."""
+        return self._planner.model.predict(works).by_tree
+
+    def _step(self, found: _Weighed, made: tuple[str, ...]) -> Step:
+        planner, gone = self._planner, found.candidate.gone
+        before = [self._works[item] for item in gone]
+        threads = planner.model.threads
+        bounds: list[Bound] = [roofline(work, planner.model.rates, threads) for work in before]
+        scores = score(before, bounds, found.works, planner.spec, threads)
+        after_s = found.before_s - found.gain_s
+        return Step(found.candidate.strategy, found.candidate.names, made, found.before_s, after_s, found.spread_s, scores)

@@ -1,0 +1,203 @@
+"""Legality: what may be one kernel. It alone may veto; whether that is a good idea, criteria and predictions say.
+
+    join    two groups over the same points, one reading the other at its own place, or both reading the same: in registers
+    link    a group that reads whole rows of the one before it: through a tile that stays in the nearest cache
+    place   a group and the copy that puts its result into another order: the copy is written at once
+    repeat  a group and a cheap one that it reads and that others read, too: each computes it for itself
+
+Every function answers with the group that would be made, or with a Refusal that says why there can be none. Cycles are the
+plan's affair (`fusion/draft`): whether two groups may be one also depends on what lies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hotfuse.fusion.chains import link_refusal
+from hotfuse.fusion.rules import FOLDS, PLACED, Fused, is_pointwise, is_read_outside, results_of
+from hotfuse.ir.graph import Graph, Node, Value
+from hotfuse.ir.layout import Layout, broadcast_strides, point_strides
+from hotfuse.ir.types import Shape, TensorType
+
+MOST_NODES = 64  # of one group: code of more takes long to compile, and their values do not fit the registers
+_VIEWS = ("transpose", "reshape", "squeeze", "unsqueeze")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: str
+
+
+Verdict = Fused | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """What a group goes over."""
+
+    domain: Shape
+    folded: tuple[int, ...] = ()
+    reverse: bool = False
+
+
+class Legality:
+    """State: places of nodes in the graph, which groups keep."""
+
+    def __init__(self, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> None:
+        self.graph, self.values, self.layouts = graph, values, layouts
+        self._order = {node.id: place for place, node in enumerate(graph.nodes)}
+
+    def join(self, first: Fused, second: Fused) -> Verdict:
+        """Both in one, values handed on in registers. The first is the one that does not read the other."""
+        points = self._points(first, second)
+        if isinstance(points, Refusal):
+            return points
+        if len(first.nodes) + len(second.nodes) > MOST_NODES:
+            return Refusal(f"more than {MOST_NODES} operators in one kernel take too long to compile")
+        refusal = self._crossing(first, second, points)
+        if refusal is not None:
+            return refusal
+        kind = "product" if "product" in (first.kind, second.kind) else "rows"
+        made = Fused(
+            kind,
+            self._in_order({node.id: node for node in (*first.nodes, *second.nodes)}),
+            points.domain,
+            points.folded,
+            points.reverse,
+            again=tuple(dict.fromkeys((*first.again, *second.again))),
+            parts=(*_parts(first), *_parts(second)),
+        )
+        return self._writable(made, points) or made
+
+    def link(self, first: Fused, second: Fused) -> Verdict:
+        """Both in one, a few rows at a time."""
+        for group in (first, second):
+            if group.placed or group.again:
+                return Refusal("a link of a chain computes and writes one result, in order")
+        reason = link_refusal(first, second, self.graph, self.values, self.layouts)
+        if reason:
+            return Refusal(reason)
+        links = tuple(link for group in (first, second) for link in (group.links or (group,)))
+        nodes = tuple(node for link in links for node in link.nodes)
+        return Fused("chain", nodes, second.domain, links=links, parts=(*_parts(first), *_parts(second)))
+
+    def place(self, group: Fused, copy: Fused) -> Verdict:
+        """A group that writes its result where the copy would put it."""
+        if copy.kind != "copy" or group.kind not in ("rows", "product") or group.placed:
+            return Refusal("only a copy can be written at once, and only by rows and products")
+        inside = {name for node in group.nodes for name in node.outputs}
+        (node,) = copy.nodes
+        views: list[Node] = [node]
+        name = node.inputs[0] or ""
+        while name not in inside:
+            made = self.graph.producer.get(name)
+            if made is None or made.op not in _VIEWS:
+                return Refusal(f"{name} is copied, which the group does not make, or not as it is")
+            views.append(made)
+            name = made.inputs[0] or ""
+        if self._shape(name) != group.domain:
+            return Refusal("what is copied is not computed at every point")
+        seen = {view.id for view in views}
+        if is_read_outside(name, {*inside, *seen}, self.graph, self.layouts):
+            return Refusal(f"{name} is read in its own order as well")
+        nodes = (*group.nodes, *reversed(views))
+        return replace(group, nodes=nodes, placed=len(views), parts=(*_parts(group), copy))
+
+    def repeat(self, cheap: Fused, reader: Fused) -> Verdict:
+        """A reader that computes what it reads for itself."""
+        if cheap.kind != "rows" or cheap.folded or not all(map(is_pointwise, cheap.nodes)):
+            return Refusal("only elementwise operators are computed again")
+        made = self.join(cheap, reader)
+        if isinstance(made, Refusal):
+            return made
+        results = results_of(cheap, self.graph, self.layouts)
+        return replace(made, again=tuple(dict.fromkeys((*made.again, *results))), parts=_parts(reader))
+
+    # what two groups have in common
+
+    def _points(self, first: Fused, second: Fused) -> _Points | Refusal:
+        for group in (first, second):
+            if group.kind not in ("rows", "product"):
+                return Refusal(f"a kernel of kind {group.kind} takes nothing else in")
+            if group.placed:
+                return Refusal("its result is written in another order")
+        if first.kind == second.kind == "product":
+            return Refusal("two products have accumulators of their own")
+        if "product" in (first.kind, second.kind):
+            return self._around_product(first, second)
+        ways = {(group.folded, group.reverse) for group in (first, second) if group.folded}
+        if len(ways) > 1:
+            return Refusal("they fold rows along different axes")
+        folded, reverse = ways.pop() if ways else ((), False)
+        if first.domain == second.domain:
+            return _Points(first.domain, folded, reverse)
+        for wide, narrow in ((first, second), (second, first)):
+            if _spreads(narrow.domain, wide.domain) and not narrow.folded:
+                if not all(map(is_pointwise, narrow.nodes)):
+                    return Refusal("what goes over fewer points is not elementwise")
+                return _Points(wide.domain, folded, reverse)
+        return Refusal(f"they go over different points, {_show(first.domain)} and {_show(second.domain)}")
+
+    def _around_product(self, first: Fused, second: Fused) -> _Points | Refusal:
+        product, rows = (first, second) if first.kind == "product" else (second, first)
+        if rows.folded:
+            return Refusal("a tile of a product holds no whole rows to fold")
+        if any(node.op in PLACED for node in rows.nodes):
+            return Refusal("a product's tiles do not know where their points are")
+        if rows.domain != product.domain:
+            return Refusal(f"they go over different points, {_show(first.domain)} and {_show(second.domain)}")
+        return _Points(product.domain)
+
+    def _crossing(self, first: Fused, second: Fused, points: _Points) -> Refusal | None:
+        """Whether the second reads what the first makes other than at its own place."""
+        made = {name for node in first.nodes for name in node.outputs}
+        own = {name for node in second.nodes for name in node.outputs}
+        for node in second.nodes:
+            for name in node.uses:
+                if name in own:
+                    continue
+                layout = self.layouts.get(name)
+                root = name if layout is None else layout.root
+                if root not in made:
+                    continue
+                if not is_pointwise(node) and node.op not in FOLDS:
+                    return Refusal(f"{node.op} reads {root} from memory, in a way of its own")
+                shape = self._shape(root)
+                if layout is None or shape is None or len(layout.shape) > len(points.domain):
+                    return Refusal(f"{name} has more axes than the points")
+                strides = broadcast_strides(layout, points.domain)
+                if layout.offset != 0 or strides != point_strides(shape, points.domain, points.folded):
+                    return Refusal(f"{node.op} reads other elements of {root} than those of its own points")
+        return None
+
+    def _writable(self, made: Fused, points: _Points) -> Refusal | None:
+        """What others read must be written by one point, or by one row."""
+        rows = tuple(1 if axis in points.folded else size for axis, size in enumerate(points.domain))
+        dropped = tuple(size for axis, size in enumerate(points.domain) if axis not in points.folded)
+        for name in results_of(made, self.graph, self.layouts):
+            shape = self._shape(name)
+            if shape != points.domain and not (points.folded and shape in (rows, dropped)):
+                return Refusal(f"{name} is read by others, and many points would compute each of its elements")
+        return None
+
+    def _shape(self, name: str) -> Shape | None:
+        type = self.values[name].type
+        return type.shape if isinstance(type, TensorType) else None
+
+    def _in_order(self, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+        return tuple(sorted(nodes.values(), key=lambda node: self._order[node.id]))
+
+
+def _parts(group: Fused) -> tuple[Fused, ...]:
+    return group.parts or (group,)
+
+
+def _spreads(narrow: Shape, wide: Shape) -> bool:
+    """Whether a shape is broadcast to the other, and not the same."""
+    missing = len(wide) - len(narrow)
+    return missing >= 0 and all(a in (1, b) for a, b in zip(narrow, wide[missing:], strict=True))
+
+
+def _show(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "one"
