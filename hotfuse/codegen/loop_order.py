@@ -110,26 +110,26 @@ def tile_of(spec: Spec, n: Dim, dtype: DType) -> tuple[int, int]:
     return rows, vectors * lanes
 
 
-def chain_rows(spec: Spec) -> int:
+def chain_rows(spec: Spec, grain: int = 0) -> int:
     """Rows of a task of a chain: a few tiles, so that what is handed on stays in the nearest cache and tasks are many."""
-    return CHAIN_TILES * tile_of(spec, symbol("n"), F32)[0]
+    return max(1, CHAIN_TILES >> grain) * tile_of(spec, symbol("n"), F32)[0]
 
 
-def order_product(body: Body, product: Product, spec: Spec, link: int | None = None) -> ProductOrder:
+def order_product(body: Body, product: Product, spec: Spec, link: int | None = None, grain: int = 0) -> ProductOrder:
     """The order of a product over a joined domain of rows, panels and columns of a panel; of a link of a chain, which has
-    `link` rows at a time."""
+    `link` rows at a time. With a finer `grain` tasks have half as many tiles, and half again."""
     *_, panels, width = body.domain
     rows, _ = tile_of(spec, panels * width, product.dtype)
     m = body.domain[-3]
     tiles = min(CHUNK_TILES, -(-m // rows)) if isinstance(m, int) else CHUNK_TILES
-    chunk = rows * tiles
+    chunk = rows * max(1, tiles >> grain)
     size = product.dtype.bytes
     tile = f"{rows} x {width} accumulators of {spec.vector_registers} registers"
     if link is not None:
         return ProductOrder(rows, link, True, f"{tile}; a link of a chain, {link} rows at a time: its weights stay near")
     if not isinstance(m, int) and isinstance(product.length, int):
         fitting = spec.l2_bytes // 2 // (size * max(1, product.length * rows))
-        chunk = rows * min(max(LEAST_TILES, fitting), MOST_TILES)
+        chunk = rows * max(1, min(max(LEAST_TILES, fitting), MOST_TILES) >> grain)
         return ProductOrder(rows, chunk, False, f"{tile}; chunks of {chunk} rows outside: the cache holds them")
     if not (isinstance(m, int) and isinstance(panels, int) and isinstance(product.length, int) and isinstance(width, int)):
         return ProductOrder(rows, chunk, True, f"{tile}; panels outside, as sizes are not known and weights move once then")

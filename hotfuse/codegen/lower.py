@@ -146,7 +146,7 @@ def _form(group: Fused, number: Mapping[str, int]) -> Hashable:
         for node in group.nodes
     )
     links = tuple(_form(link, number) for link in group.links)
-    return group.kind, nodes, group.folded, group.reverse, group.placed, links
+    return group.kind, nodes, group.folded, group.reverse, group.placed, group.grain, links
 
 
 def _rows(
@@ -155,7 +155,7 @@ def _rows(
     domain = tuple(names.dim(d) for d in group.domain)
     builder = _builder(names, domain, group.folded)
     body = make_body(_put(names, group, builder), outputs, builder, group.reverse)
-    return (lower_rows("rows", body, names.info, spec, inside),)
+    return (lower_rows("rows", body, names.info, spec, inside, group.grain),)
 
 
 def _put(names: _Renamed, group: Fused, builder: BodyBuilder) -> Sequence[Node]:
@@ -185,7 +185,7 @@ def _product(
     attrs = node.attrs
     n = names.dim(attrs["columns"][0])
     packing = Packing(names.layout(node.inputs[1]), a.shape[-1], n, attrs["panel"], attrs["last"])
-    return lower_gemm("product", a, packing, names.type(node.id).dtype, body, names.info, spec, inside)
+    return lower_gemm("product", a, packing, names.type(node.id).dtype, body, names.info, spec, inside, group.grain)
 
 
 def _chain(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
@@ -197,7 +197,7 @@ def _chain(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) ->
         width = shape[-1]
         assert isinstance(width, int)
         widths[names.layout(link.nodes[-1].id).root] = width
-    inside = Inside(chain_rows(spec), widths)
+    inside = Inside(chain_rows(spec, group.grain), widths)
     programs: list[TileProgram] = []
     for link in group.links:
         made = {"rows": _rows, "product": _product}[link.kind]
@@ -244,7 +244,7 @@ def _copy(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> 
     builder.held[node.id] = step
     builder.values = {**builder.values, node.id: Value(node.id, TensorType(names.type(node.id).dtype, source.shape))}
     body = make_body((), outputs, builder)
-    return lower_rows("copy", body, names.info, spec)
+    return lower_rows("copy", body, names.info, spec, grain=group.grain)
 
 
 def _concat(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> tuple[TileProgram, ...]:

@@ -60,7 +60,15 @@ class Packing:
 
 
 def lower_gemm(
-    name: str, a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, spec: Spec, inside: Inside | None = None
+    name: str,
+    a: Layout,
+    packing: Packing,
+    dtype: DType,
+    body: Body,
+    info: Info,
+    spec: Spec,
+    inside: Inside | None = None,
+    grain: int = 0,
 ) -> tuple[TileProgram, ...]:
     """The programs, side by side, of a product and of a body over its result, whose one given block is the product. With
     `inside`, a task is all columns of some rows, and a link of a chain."""
@@ -70,16 +78,12 @@ def lower_gemm(
         raise TileError("a gather in the epilogue of a product is left to tier 0")
     if any(size == 0 for size in body.domain):
         raise TileError("a domain without points is left to tier 0")
-    programs = []
+    bodies = []
     if packing.whole != 0:
-        programs.append(
-            _program(name, _paneled(a, packing, dtype, body, info, 0, packing.whole, packing.panel), info, spec, inside)
-        )
+        bodies.append(_paneled(a, packing, dtype, body, info, 0, packing.whole, packing.panel))
     if packing.last != packing.panel:
-        programs.append(
-            _program(name, _paneled(a, packing, dtype, body, info, packing.whole, 1, packing.last), info, spec, inside)
-        )
-    return tuple(programs)
+        bodies.append(_paneled(a, packing, dtype, body, info, packing.whole, 1, packing.last))
+    return tuple(_program(name, paneled, info, spec, inside, grain) for paneled in bodies)
 
 
 def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, first: Dim, count: Dim, width: int) -> Body:
@@ -122,14 +126,14 @@ def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, 
     return Body(domain, 0, tuple(steps), writes, limits)
 
 
-def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None) -> TileProgram:
+def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None, grain: int) -> TileProgram:
     body = joined(paneled, apart=2)
     product = next(s for s in body.steps if isinstance(s, Product))
     nest = make_nest(name, body, info, keep=False)
     *outer, rows, panels, columns = nest.kept
     width = body.domain[-1]
     assert isinstance(width, int)
-    order = order_product(body, product, spec, None if inside is None else inside.rows)
+    order = order_product(body, product, spec, None if inside is None else inside.rows, grain)
     program = coarsen(nest.program, columns, width)
     program = inline(widen(program, columns, width, axis=1), columns)
     count = body.domain[-2]

@@ -28,17 +28,20 @@ from hotfuse.ir.types import numel
 TASK_ELEMENTS = 4096  # of the domain, about: long against the cost of handing out a task, short against a cache
 
 
-def lower_rows(name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None) -> TileProgram:
+def lower_rows(
+    name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None, grain: int = 0
+) -> TileProgram:
     """The program of a body without given blocks. `info` tells element type and size of each value in memory. With `inside` it
-    is a link of a chain."""
+    is a link of a chain. With a finer `grain` tasks have a quarter of the points, and a quarter of that."""
+    most = TASK_ELEMENTS >> 2 * grain
     whole = joined(body)
     if any(size == 0 for size in whole.domain):
         raise TileError("a domain without points is left to tier 0")
     order = order_rows(whole, info, spec)
     nest = make_nest(name, whole, info, keep=order.along_walks and not order.is_whole)
-    program = _vectors(nest, whole, order)
+    program = _vectors(nest, whole, order, most)
     if inside is None:
-        program = _tasks(program, nest, whole, order)
+        program = _tasks(program, nest, whole, order, most)
     else:
         if len(nest.kept) != 1 or not order.along_walks:
             raise TileError("only rows that vectors run along make a link of a chain")
@@ -48,7 +51,7 @@ def lower_rows(name: str, body: Body, info: Info, spec: Spec, inside: Inside | N
     return replace(prune(program), notes=order.reasons)
 
 
-def _vectors(nest: Nest, body: Body, order: RowOrder) -> TileProgram:
+def _vectors(nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:
     """Blocks along the chosen axis."""
     program = nest.program
     if order.axis is None:
@@ -59,14 +62,14 @@ def _vectors(nest: Nest, body: Body, order: RowOrder) -> TileProgram:
             program = _blocks(program, walk[-1], length, order)
         return share(program)
     var = nest.kept[order.axis]
-    program = coarsen(program, var, length if order.is_whole else _along(order))
+    program = coarsen(program, var, length if order.is_whole else _along(order, most))
     program = _blocks(program, var, length, order)
     return program if order.turned is None else _squares(program, nest.kept[order.turned], order)
 
 
-def _along(order: RowOrder) -> int:
-    """Elements of a task along the axis of its vectors."""
-    return TASK_ELEMENTS if order.turned is None else TASK_ELEMENTS // order.width
+def _along(order: RowOrder, most: int) -> int:
+    """Elements of a task along the axis of its vectors: whole blocks."""
+    return most if order.turned is None else max(order.width, most // order.width)
 
 
 def _squares(program: TileProgram, var: str, order: RowOrder) -> TileProgram:
@@ -88,17 +91,17 @@ def _blocks(program: TileProgram, var: str, length: Dim, order: RowOrder) -> Til
     return program
 
 
-def _tasks(program: TileProgram, nest: Nest, body: Body, order: RowOrder) -> TileProgram:
+def _tasks(program: TileProgram, nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:
     """Axes of the grid that are left become loops of a task, innermost first, until a task has enough to do."""
     points: Dim = numel(body.domain[len(nest.kept) :])
     if order.axis is not None and not order.along_walks:
-        points = points * minimum(body.domain[order.axis], _along(order))
+        points = points * minimum(body.domain[order.axis], _along(order, most))
     if order.turned is not None:
         points = points * order.width
     for axis in reversed(range(len(nest.kept))):
         if axis == order.turned or (axis == order.axis and not order.along_walks):
             continue
-        many = maximum(1, floordiv(TASK_ELEMENTS, maximum(points, 1)))
+        many = maximum(1, floordiv(most, maximum(points, 1)))
         if many == 1:
             break
         program = coarsen(program, nest.kept[axis], many)

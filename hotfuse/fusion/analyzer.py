@@ -9,8 +9,9 @@ whole call ago. So bytes are counted along the plan, and again from its end to i
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import Fused, is_pointwise, results_of
@@ -23,8 +24,7 @@ from hotfuse.ir.types import Shape, TensorType
 
 TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
-TILE_POINTS = 48.0 * 16  # rows of a chunk and columns of a panel, about
-CHAIN_ROWS = 12.0
+TILE_ROWS, CHUNK_TILES, CHAIN_TILES = 8, 8, 2  # of products and chains, about (`codegen/loop_order`)
 # vector operations that a function is worth; others count as one
 _STEPS = {
     "exp": 12, "expm1": 16, "log": 14, "log1p": 16, "erf": 24, "tanh": 18, "sinh": 20, "cosh": 20, "sin": 20, "cos": 20,
@@ -82,15 +82,19 @@ class Analyzer:
         domain = [self._number(d) for d in group.domain]
         points = _product(domain)
         row = self._row(group, domain)
-        products, steps = 0.0, 0.0
+        products, steps, row_steps = 0.0, 0.0, 0.0
         for node in group.computing:
             of_products, of_steps = self._arithmetic(node, self._times(node, group, domain))
-            products, steps = products + of_products, steps + of_steps
+            products += of_products
+            if self._is_row_value(node, group):
+                row_steps += of_steps
+            else:
+                steps += of_steps
         return Work(
             group.kind,
             points,
             row,
-            float(domain[-1]) if domain else 1.0,
+            self._inner(group, domain, reads.values()),
             products,
             steps,
             tuple(reads.values()),
@@ -98,7 +102,27 @@ class Analyzer:
             self._tasks(group, points, row),
             max(1, len(group.links)),
             max((touch.element for touch in (*reads.values(), *writes)), default=4),
+            row_steps,
         )
+
+    def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:
+        """How many points lie side by side: all, where each of them has elements of its own wherever something is read."""
+        if not domain:
+            return 1.0
+        points = _product(domain)
+        size = {touch.name: touch.bytes / touch.element for touch in reads}
+        plain = group.kind in ("rows", "copy") and not group.folded and not group.placed
+        if plain and all(s in (1.0, points) for s in size.values()) and all(t.access == IN_ORDER for t in reads):
+            return points
+        return float(domain[-1])
+
+    def _is_row_value(self, node: Node, group: Fused) -> bool:
+        """Whether a node computes one number for each row."""
+        if not group.folded or not is_pointwise(node):
+            return False
+        shape = self._shape(node.outputs[0])
+        missing = len(group.domain) - len(shape)
+        return missing >= 0 and all(axis < missing or shape[axis - missing] == 1 for axis in group.folded)
 
     def _row(self, group: Fused, domain: Sequence[int]) -> float:
         """How many points, or products, are folded into one."""
@@ -172,14 +196,18 @@ class Analyzer:
 
     def _tasks(self, group: Fused, points: float, row: float) -> float:
         """How many pieces threads can share."""
-        if group.kind == "product":
-            return max(1.0, points / TILE_POINTS)
+        if group.kind in ("product", "chain"):
+            columns = max(1.0, float(self._number(group.domain[-1])))
+            tiles = math.ceil(points / columns / TILE_ROWS)
+            if group.kind == "chain":
+                return float(math.ceil(tiles / max(1, CHAIN_TILES >> group.grain)))
+            panel = next(node.attrs["panel"] for node in group.nodes if node.op == "panel_matmul")
+            chunk = max(1, min(CHUNK_TILES, tiles) >> group.grain)
+            return float(math.ceil(tiles / chunk) * math.ceil(columns / panel))
         if group.kind == "attention":
             return max(1.0, points / TASK_POINTS * 4)
-        if group.kind == "chain":
-            rows = points / max(1.0, float(self._number(group.domain[-1])))
-            return max(1.0, rows / CHAIN_ROWS)
-        return max(1.0, min(points / TASK_POINTS, points / max(1.0, row)))
+        task = TASK_POINTS / 4**group.grain
+        return float(max(1.0, math.ceil(min(points / task, points / max(1.0, row)))))
 
 
 def analyse(

@@ -5,6 +5,7 @@
     tiles       a group follows another a few rows at a time, through the nearest cache
     layout      a group writes its result where a copy would put it
     recompute   a cheap group goes, and each of its readers computes it
+    grain       finer tasks, where there are too few for all threads
 
 A candidate says what would go and what would come; what it costs, the engine asks the model.
 """
@@ -12,15 +13,18 @@ A candidate says what would go and what would come; what it costs, the engine as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, is_pointwise
 
-REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE = "registers", "siblings", "tiles", "layout", "recompute"
-STRATEGIES = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE)
+REGISTERS, SIBLINGS, TILES, LAYOUT = "registers", "siblings", "tiles", "layout"
+RECOMPUTE, GRAIN = "recompute", "grain"
+STRATEGIES = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN)
 MOST_READERS = 4  # of a value that each of them computes for itself
+FINEST = 2  # grain
+GRAINED = ("rows", "product", "chain", "copy")
 MOST_SIBLINGS = 8  # readers of one value of which pairs are looked at
 
 
@@ -47,10 +51,13 @@ def find(draft: Draft, legality: Legality, around: Iterable[Item]) -> Iterator[C
             if key not in seen:
                 seen.add(key)
                 yield from of_pair(draft, legality, first, second)
-        if item.group is not None and not item.group.folded:
-            found = _recomputed(draft, legality, item)
-            if found is not None:
-                yield found
+        if item.group is None:
+            continue
+        found = None if item.group.folded else _recomputed(draft, legality, item)
+        if found is not None:
+            yield found
+        if item.group.kind in GRAINED and item.group.grain < FINEST:
+            yield Candidate(GRAIN, (item,), (replace(item.group, grain=item.group.grain + 1),))
 
 
 def _pairs(draft: Draft, item: Item) -> Iterator[tuple[Item, Item]]:

@@ -131,15 +131,16 @@ class Draft:
         """An item goes, and others, behind it, become what does without it."""
         self._order[self._place.pop(gone)] = None
         self._leave(gone)
-        made = []
-        for item, group in changed.items():
-            place = self._place.pop(item)
-            self._leave(item)
-            new = self._order[place] = self.item(group)
-            self._place[new] = place
-            self._enter(new)
-            made.append(new)
-        return made
+        return [self.swap(item, group) for item, group in changed.items()]
+
+    def swap(self, item: Item, group: Fused) -> Item:
+        """Another group at the place of one that reads no less."""
+        place = self._place.pop(item)
+        self._leave(item)
+        new = self._order[place] = self.item(group)
+        self._place[new] = place
+        self._enter(new)
+        return new
 
     def close_gaps(self) -> None:
         self._order = [item for item in self._order if item is not None]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hotfuse.fusion.analyzer import Analyzer, placed
-from hotfuse.fusion.candidates import RECOMPUTE, Candidate, find
+from hotfuse.fusion.candidates import GRAIN, RECOMPUTE, Candidate, find
 from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.criteria import Score, score
 from hotfuse.fusion.draft import Draft, Item
@@ -146,6 +146,8 @@ class _Engine:
                 if set(self.draft.readers.get(next(iter(cheap.writes)), ())) != set(readers):
                     continue
                 made = self.draft.dissolve(cheap, dict(zip(readers, candidate.made, strict=True)))
+            elif candidate.strategy == GRAIN:
+                made = [self.draft.swap(candidate.gone[0], candidate.made[0])]
             else:
                 first, second = self.draft.in_order(candidate.gone)
                 if (first, second) != candidate.gone or self.draft.between(first, second):

@@ -111,8 +111,8 @@ class Legality:
         made = self.join(cheap, reader)
         if isinstance(made, Refusal):
             return made
-        results = results_of(cheap, self.graph, self.layouts)
-        return replace(made, again=tuple(dict.fromkeys((*made.again, *results))), parts=_parts(reader))
+        again = (name for node in cheap.nodes for name in node.outputs)
+        return replace(made, again=tuple(dict.fromkeys((*made.again, *again))))
 
     # what two groups have in common
 

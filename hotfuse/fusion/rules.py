@@ -65,6 +65,7 @@ class Fused:
     links: tuple[Fused, ...] = ()  # of a chain, in order
     placed: int = 0  # so many of the last nodes, views and a copy, only say where the result goes
     again: tuple[str, ...] = ()  # what other groups make for themselves as well: nobody reads it from memory
+    grain: int = 0  # how many times finer its tasks are than they would be
     parts: tuple[Fused, ...] = ()  # the groups that it was made of: what serves where it cannot be made
 
     @property
@@ -74,11 +75,10 @@ class Fused:
 
 
 def results_of(group: Fused, graph: Graph, layouts: Mapping[str, Layout]) -> list[str]:
-    """What others read of a group, in order."""
-    inside = {name for node in group.nodes for name in node.outputs}
+    """What others read of a group, in order. What is computed again elsewhere is read there as well."""
     again = set(group.again)
-    names = (name for node in group.nodes for name in node.outputs if name not in again)
-    return [name for name in names if is_read_outside(name, inside, graph, layouts)]
+    inside = {name: None for node in group.nodes for name in node.outputs if name not in again}
+    return [name for name in inside if is_read_outside(name, inside, graph, layouts)]
 
 
 def is_read_outside(name: str, inside: Collection[str], graph: Graph, layouts: Mapping[str, Layout]) -> bool:

@@ -20,7 +20,7 @@ KINDS = ("rows", "product", "attention", "copy", "concat", "pack", "chain")
 FEATURES = (
     *(f"is {kind}" for kind in KINDS),
     "points", "row", "inner", "products", "steps", "read", "written", "weights", "tasks", "links", "element",
-    "rows", "tail", "operands", "strided", "gathered", "read from", "written to", "intensity",
+    "rows", "row steps", "uneven", "tail", "operands", "results", "strided", "gathered", "read from", "written to", "intensity",
     "arithmetic", "memory", "arithmetic / memory", "overhead / all",
     "threads", "multiply-adds", "near", "middle", "far", "barrier",
 )  # fmt: skip
@@ -38,8 +38,11 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         work.links,
         work.element,
         _log(work.points / max(work.inner, 1.0)),
+        _log(work.row_steps),
+        math.ceil(work.tasks / threads) * threads / max(work.tasks, 1.0),
         work.inner % TAIL / TAIL,
-        len(work.reads) + len(work.writes),
+        len(work.reads),
+        len(work.writes),
         _share(work.reads, STRIDED) + _share(work.writes, STRIDED),
         _share(work.reads, GATHERED),
         _distance(work.reads),

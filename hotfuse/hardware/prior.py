@@ -3,13 +3,14 @@
 A kernel takes as long as its arithmetic or as its memory, whichever is longer, for processors do both at once; and what it
 costs to hand out tasks and to meet comes on top. Threads help as far as there are tasks for all of them.
 
-    arithmetic = products / (multiply-adds a second) + steps / (vector operations a second)
+    arithmetic = products / (multiply-adds a second) + (steps in vectors that rows fill, or not) / (vector operations a second)
     memory     = sum over what is touched of    bytes / bandwidth at the distance that they come from
     seconds    = max(arithmetic, memory) + a step, or a barrier where there is a team
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hotfuse.hardware.rates import Curve, Rates
@@ -18,6 +19,7 @@ from hotfuse.hardware.work import IN_ORDER, Touch, Work
 COMPUTE, MEMORY, OVERHEAD = "arithmetic", "memory", "overhead"
 LINE = 64  # bytes that come with each element where memory is not gone through in order
 DOUBLE = 8
+SINGLE = 2.0  # a function of one number waits for each of its steps; others are on their way meanwhile in a vector's loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,10 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
     team = max(1, min(threads, rates.threads, int(work.tasks)))
     halved = 2 if work.element >= DOUBLE else 1  # wide elements: half as many in a vector
     flops = rates.fma.of(team) * 1e9 / halved
-    arithmetic = 2 * work.products / flops + work.steps / (flops / 2)
+    lanes = LINE / max(work.element, 1)
+    vectors = math.ceil(work.inner / lanes) * lanes / max(work.inner, 1.0)  # those that the end of a row leaves half empty count
+    arithmetic = 2 * work.products / flops + (vectors * work.steps + SINGLE * lanes * work.row_steps) / (flops / 2)
+    arithmetic *= math.ceil(work.tasks / team) * team / max(work.tasks, 1.0) if team > 1 else 1.0  # the last ones are waited for
     memory = sum(_seconds(touch, rates.read, team) for touch in work.reads)
     memory += sum(_seconds(touch, rates.write, team) for touch in work.writes)
     return Bound(arithmetic, memory, rates.call_s if threads == 1 else rates.barrier_s)

@@ -29,8 +29,9 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`points` are those of the domain, `row` is how many numbers are folded into one, `inner` how many lie side by side;
-    `products` are multiply-adds, `steps` other operations on single elements, as many as a function is worth."""
+    """`points` are those of the domain, `row` is how many numbers are folded into one, `inner` how many lie side by side for all
+    that is touched; `products` are multiply-adds, `steps` other operations on single elements, as many as a function is worth,
+    and `row_steps` those on the values of rows, which no vectors take together."""
 
     kind: str
     points: float
@@ -43,6 +44,7 @@ class Work:
     tasks: float
     links: int = 1  # of a chain, which one kernel goes through
     element: int = 4  # bytes of one
+    row_steps: float = 0.0
 
     @property
     def read(self) -> float:
@@ -58,7 +60,7 @@ class Work:
 
     @property
     def flops(self) -> float:
-        return 2 * self.products + self.steps
+        return 2 * self.products + self.steps + self.row_steps
 
     @property
     def intensity(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,10 +57,17 @@ def build_hoisted(
 ) -> Build:
     """The build of a graph that is in its native form and split already."""
     graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
+    planner = planner_of(config, spec, dict(sizes))
+    groups = make_groups(graph, graph.values, layouts(graph, graph.values), spec.l2_bytes, grouping, planner)
+    return build_groups(hoisted, graph, groups, spec, config, make)
+
+
+def build_groups(
+    hoisted: Hoisted, graph: Graph, groups: Sequence[Fused], spec: Spec, config: Config, make: MakeCode
+) -> Build:
+    """The build of these groups of a main graph, or of that graph with numbers for its sizes."""
     places = layouts(graph, graph.values)
     builder = _Builder(graph, places, spec, config, make)
-    planner = planner_of(config, spec, dict(sizes))
-    groups = make_groups(graph, graph.values, places, spec.l2_bytes, grouping, planner)
     for group in groups:
         builder.add(group)
     found = joints(groups, graph, graph.values, places)
@@ -76,12 +83,17 @@ class _Builder:
         self._graph, self._places, self._spec, self._config, self._make = graph, places, spec, config, make
         self._known = {s.name for n in (*graph.inputs, *graph.weights) for s in symbols_of(_dims(graph.type(n)))}
         self._lowered: Known = {}
+        self._tried: set[tuple[str, ...]] = set()
         self.units: list[Unit] = []
         self.reasons: dict[str, str] = {}
         self.lasting = True
 
     def add(self, group: Fused) -> None:
-        """Make a group's recipes and code. One of several that cannot be made is made part by part."""
+        """Make a group's recipes and code. One of several that cannot be made is made part by part, each of them once."""
+        nodes = tuple(node.id for node in group.nodes)
+        if nodes in self._tried:
+            return
+        self._tried.add(nodes)
         try:
             recipes = lower(self._graph, self._graph.values, self._places, group, self._spec, self._lowered)
             strangers = {s.name for r in recipes for s in symbols_of(r.sizes)} - self._known
@@ -90,7 +102,7 @@ class _Builder:
             used = tuple(replace(r, program=edited(r.program, self._config.tiles)) for r in recipes)
             for recipe in used:
                 self._make(recipe.program)
-            self.units.append(Unit(group.kind, tuple(node.id for node in group.nodes), used))
+            self.units.append(Unit(group.kind, nodes, used))
         except Exception as error:  # no defect of the generator may keep a model from answering
             if not isinstance(error, TileError | CodegenError):
                 self.lasting = False

@@ -224,8 +224,8 @@ def _needed(graph: Graph, groups: Sequence[Native]) -> tuple[list[Node], list[Na
     """Nodes that tier 0 has to run, and groups: for results, for effects, and for each other. Views that only kernels look
     through need not run."""
     inside = {node.id for n in groups for node in n.nodes}
-    makers: dict[str, Node | Native] = {name: n for n in groups for name in n.writes}
-    makers |= {name: node for node in graph.nodes if node.id not in inside for name in node.outputs}
+    makers: dict[str, Node | Native] = {name: node for node in graph.nodes for name in node.outputs}
+    makers |= {name: n for n in groups for name in n.writes}
     wanted = [*graph.outputs, *(node.id for node in graph.nodes if node.id not in inside and has_effect(node))]
     found: set[int] = set()
     while wanted:
