@@ -27,6 +27,7 @@ from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.criteria import Score, score
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.legality import Legality
+from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.model import Array, Model
 from hotfuse.hardware.prior import Bound, roofline
@@ -38,6 +39,7 @@ from hotfuse.ir.layout import Layout
 LEAST_GAIN = 0.02  # of the time of what is edited: repeated measurements differ by more than less
 SURE = 1.0  # standard deviations of the trees' gains that must be left of it
 MOST_ROUNDS = 64
+BESIDE = "beside"  # the strategy of an order
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ class Planner:
     model: Model
     spec: Spec
     sizes: Mapping[str, int]
+    complements: bool = True  # groups that complement each other run side by side
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,26 @@ class _Engine:
                 break
             self.draft.close_gaps()
         unsure = [self._step(w, ()) for w in self._unsure if self._is_there(w.candidate)]
-        return Planned(tuple(self.draft.groups), tuple(self._steps), tuple(unsure))
+        return Planned(tuple(self._ordered()), tuple(self._steps), tuple(unsure))
+
+    def _ordered(self) -> list[Fused]:
+        """The groups, those next to each other that are to run side by side."""
+        planner, rows = self._planner, dict[Item, int]()
+        threads, rates = planner.model.threads, planner.model.rates
+        if threads == 1 or not planner.complements:
+            return self.draft.groups
+
+        def found(pair: Pair) -> None:
+            rows.update(dict.fromkeys(pair.items, 1 + len(rows) // 2))
+            works = [self._works[item] for item in pair.items]
+            scores = score(works, [roofline(work, rates, threads) for work in works], works, planner.spec, threads)
+            names = tuple(item.name for item in pair.items)
+            self._steps.append(Step(BESIDE, names, names, pair.before_s, pair.after_s, 0.0, scores))
+
+        items = [item for item in self.draft if item.group is not None]
+        paces = {i: pace_of(self._works[i], float(self._seconds[i].mean()), rates, threads) for i in items}
+        order = arrange(self.draft, paces, found)
+        return [replace(item.group, row=rows.get(item, 0)) for item in order if item.group is not None]
 
     def _edit(self, weighed: Sequence[_Weighed]) -> list[Item]:
         """Make what still can be made, the best first; returns what is new."""

@@ -66,6 +66,7 @@ class Fused:
     placed: int = 0  # so many of the last nodes, views and a copy, only say where the result goes
     again: tuple[str, ...] = ()  # what other groups make for themselves as well: nobody reads it from memory
     grain: int = 0  # how many times finer its tasks are than they would be
+    row: int = 0  # groups that follow each other and have the same number here, not 0, run side by side
     parts: tuple[Fused, ...] = ()  # the groups that it was made of: what serves where it cannot be made
 
     @property

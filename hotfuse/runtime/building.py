@@ -102,7 +102,7 @@ class _Builder:
             used = tuple(replace(r, program=edited(r.program, self._config.tiles)) for r in recipes)
             for recipe in used:
                 self._make(recipe.program)
-            self.units.append(Unit(group.kind, nodes, used))
+            self.units.append(Unit(group.kind, nodes, used, group.row))
         except Exception as error:  # no defect of the generator may keep a model from answering
             if not isinstance(error, TileError | CodegenError):
                 self.lasting = False

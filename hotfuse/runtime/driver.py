@@ -31,13 +31,14 @@ PAGE = 4096
 _LINE = 64
 _WORD = 8
 _STEPS = 3 * _LINE  # where a job's steps begin, after its own words
-_STEP_WORDS = 7
+_STEP_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """`function` and `table` are addresses that the caller keeps valid. `barrier`: later steps read what this one wrote.
-    Each thread has a share of every `every` tasks (0: of all of them), cut at multiples of `unit`, for its own."""
+    Each thread has a share of every `every` tasks (0: of all of them), cut at multiples of `unit`, for its own. Steps that follow
+    each other without a barrier and have the same `row`, not 0, run side by side: each thread begins with another `member`."""
 
     function: int
     table: int
@@ -46,6 +47,23 @@ class Step:
     barrier: bool = True
     every: int = 0
     unit: int = 1
+    row: int = 0
+    member: int = 0  # steps of one unit have the same
+
+
+def rows_of(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
+    """For each step the first one of its row, how many there are, and how many places further on the next thread begins."""
+    found: list[tuple[int, int, int]] = []
+    start = 0
+    while start < len(steps):
+        end = start + 1
+        while end < len(steps) and steps[start].row and steps[end].row == steps[start].row and not steps[end - 1].barrier:
+            end += 1
+        members = [step.member for step in steps[start:end]]
+        ahead = next((place for place, member in enumerate(members) if member != members[0]), 0)
+        found += [(start, end - start, ahead) if ahead else (at, 1, 0) for at in range(start, end)]
+        start = end
+    return found
 
 
 class Job:
@@ -78,11 +96,11 @@ class Job:
             self.address + counters,
         )
         words[6] = threads
-        for number, step in enumerate(steps):
+        for number, (step, row) in enumerate(zip(steps, rows_of(steps), strict=True)):
             start = _STEPS // _WORD + _STEP_WORDS * number
             chunk = min(step.chunk, max(step.tasks, 1))  # so that no counter can overflow
-            every = step.every or max(step.tasks, 1)
-            words[start : start + _STEP_WORDS] = (step.function, step.table, step.tasks, chunk, step.barrier, every, step.unit)
+            own = step.function, step.table, step.tasks, chunk, step.barrier, step.every or max(step.tasks, 1), step.unit
+            words[start : start + _STEP_WORDS] = (*own, *row)
 
     def soil(self, byte: int) -> None:
         """Write into all scratch: what a kernel reads there before it wrote it shows."""

@@ -1,6 +1,6 @@
 """The native driver, as LLVM IR.
 
-    step = {function, table, tasks, chunk, barrier, every, unit}                       8-byte words
+    step = {function, table, tasks, chunk, barrier, every, unit, first, length, ahead} 8-byte words
     job  = {steps, count, scratch, stride, counters, modes, lanes, times}, {progress}, {left} three cache lines
     void run(ptr job, i64 threads)
 
@@ -13,6 +13,10 @@ until none are left. Tasks lie in lanes, one for each thread: of every `every` t
 which the caches of another core would take long to hand over, and cores of a shared machine are never equally fast. A step of
 one chunk always runs on thread 0, so two of them in a row need no barrier between them. One thread alone runs each step as one
 call, in order.
+
+Steps that are to run side by side lie in a row, `length` of them from step `first` on: thread t begins with the one `ahead` * t
+places further on, and goes round. What one of them waits for, memory or arithmetic, the other does not. Whoever comes first
+takes a step of one chunk there.
 
 At a barrier threads do not meet: each waits until all tasks of the steps before it are done, whoever did them. A thread that
 has no core just then (the machine is shared, the pool was asleep) holds nobody up unless it is amid a task; when it comes it
@@ -32,7 +36,7 @@ from __future__ import annotations
 import platform
 
 _IR = """
-%step = type { ptr, ptr, i64, i64, i64, i64, i64 }
+%step = type { ptr, ptr, i64, i64, i64, i64, i64, i64, i64, i64 }
 %job = type { ptr, i64, ptr, i64, ptr, i64, i64, i64, i64, [7 x i64], i64 }
 
 ; GOMP_parallel, omp_get_thread_num, omp_get_num_threads, sched_yield: written after linking
@@ -137,7 +141,19 @@ steps.next:
   br i1 %more, label %begin.step, label %end
 begin.step:
   %i.next = add i64 %i, 1
-  %step = getelementptr %step, ptr %steps, i64 %i
+  %in.turn = getelementptr %step, ptr %steps, i64 %i
+  %row.first.at = getelementptr %step, ptr %in.turn, i64 0, i32 7
+  %row.first = load i64, ptr %row.first.at
+  %row.length.at = getelementptr %step, ptr %in.turn, i64 0, i32 8
+  %row.length = load i64, ptr %row.length.at
+  %row.ahead.at = getelementptr %step, ptr %in.turn, i64 0, i32 9
+  %row.ahead = load i64, ptr %row.ahead.at
+  %in.row = sub i64 %i, %row.first
+  %ahead = mul i64 %row.ahead, %place
+  %further = add i64 %in.row, %ahead
+  %round.row = urem i64 %further, %row.length
+  %j = add i64 %row.first, %round.row
+  %step = getelementptr %step, ptr %steps, i64 %j
   %function = load ptr, ptr %step
   %table.at = getelementptr %step, ptr %step, i64 0, i32 1
   %table = load ptr, ptr %table.at
@@ -145,7 +161,7 @@ begin.step:
   %tasks = load i64, ptr %tasks.at
   %chunk.at = getelementptr %step, ptr %step, i64 0, i32 3
   %chunk = load i64, ptr %chunk.at
-  %line = mul i64 %i, %lines
+  %line = mul i64 %j, %lines
   %done = getelementptr [8 x i64], ptr %counters, i64 %line
   %one = icmp sle i64 %tasks, %chunk
   ; times: begin
@@ -153,8 +169,17 @@ begin.step:
 
 one.chunk:
   %any = icmp sgt i64 %tasks, 0
+  %in.order = icmp eq i64 %row.length, 1
+  br i1 %in.order, label %one.first, label %one.claimed
+one.first:
   %ours = and i1 %first, %any
   br i1 %ours, label %alone, label %behind.all
+one.claimed:
+  %claims = getelementptr [8 x i64], ptr %done, i64 1
+  %claim = atomicrmw add ptr %claims, i64 1 monotonic
+  %is.first = icmp eq i64 %claim, 0
+  %ours.now = and i1 %is.first, %any
+  br i1 %ours.now, label %alone, label %behind.all
 alone:
   call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
   ; times: did all
@@ -231,7 +256,7 @@ report:
 
 behind.all:
   ; times: end
-  %barrier.at = getelementptr %step, ptr %step, i64 0, i32 4
+  %barrier.at = getelementptr %step, ptr %in.turn, i64 0, i32 4
   %barrier = load i64, ptr %barrier.at
   %wanted = icmp ne i64 %barrier, 0
   %not.last = icmp slt i64 %i.next, %count
@@ -344,7 +369,7 @@ _DID = """  %cell.tasks = getelementptr i64, ptr %cell, i64 3
 """
 _TIMES = {
     "begin alone": _BEGIN.replace("CELL", "%i"),
-    "begin": "  %row = mul i64 %place, %count\n  %cell.place = add i64 %row, %i\n" + _BEGIN.replace("CELL", "%cell.place"),
+    "begin": "  %row = mul i64 %place, %count\n  %cell.place = add i64 %row, %j\n" + _BEGIN.replace("CELL", "%cell.place"),
     "did all": _DID.replace("TASKS", "%tasks"),
     "did some": _DID.replace("%cell.tasks", "%cell.some").replace("TASKS", "%did.before"),
     "end": "  call void @stamp(ptr %cell, i64 1)\n",

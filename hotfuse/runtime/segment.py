@@ -62,7 +62,8 @@ class Frame:
             at_once, (every, unit) = tasks_at_once(step.tasks, sizes.threads), step.lanes
             if every // unit < sizes.threads:  # not a part for each thread
                 every, unit = 0, 1
-            made.append(Step(step.address, start + 8 * at, step.tasks, at_once, step.barrier, every, unit))
+            table = start + 8 * at
+            made.append(Step(step.address, table, step.tasks, at_once, step.barrier, every, unit, step.row, step.member))
             at += len(step.words)
         self.job = Job(made, sizes.threads, sizes.scratch)
         # several times faster for single numbers than arrays are

@@ -23,11 +23,13 @@ from hotfuse.runtime.memory import Interval, plan_arena
 
 @dataclass(frozen=True)
 class Part:
-    """One kernel of a segment and what it is applied to; `nodes` are those of its unit, all of whose parts share them."""
+    """One kernel of a segment and what it is applied to; `nodes` are those of its unit, all of whose parts share them. Those of
+    the same `row`, not 0, run side by side where nothing keeps them from it."""
 
     recipe: Recipe
     kernel: Kernel
     nodes: tuple[Node, ...] = ()
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Bound:
     tasks: int
     barrier: bool
     lanes: tuple[int, int]  # every, unit: see `driver.Step`
+    row: int = 0
+    member: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,13 @@ def _figures(program: TileProgram, own: Sequence[int]) -> Figures:
 def place(
     parts: Sequence[Part], inputs: Sequence[str], outputs: Sequence[str], types: Mapping[str, TensorType]
 ) -> tuple[dict[str, int], int]:
-    """Places in the arena for what stays inside, and its size."""
+    """Places in the arena for what stays inside, and its size. Parts that run side by side share no memory."""
     outside = {*inputs, *outputs}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for place, part in enumerate(parts):
+    place = 0
+    for part, before in zip(parts, (None, *parts), strict=False):
+        place += before is None or not part.row or part.row != before.row
         for name in part.recipe.arguments:
             if name not in outside:
                 first.setdefault(name, place)
@@ -105,7 +111,8 @@ def bind(
         arguments = len(recipe.arguments)
         words = (0,) * (1 + arguments) + own.sizes
         places = tuple((name, 1 + i) for i, name in enumerate(recipe.arguments))
-        made.append(Bound(part.kernel.address, words, places, own.tasks, False, own.lanes))
+        member = id(part.nodes)
+        made.append(Bound(part.kernel.address, words, places, own.tasks, False, own.lanes, part.row, member))
     return tuple(made)
 
 
