@@ -1,5 +1,5 @@
-"""A model with branches that compute and branches that wait for memory: the engine's plan with groups that complement each other
-side by side, and without. The bound is 1.15 times as fast.
+"""A model with branches that compute and branches that wait for memory: the engine's plan with groups that complement each
+other side by side, and without. The bound is 1.15 times as fast.
 
 python -m benchmarks.complementarity [--branches 4] [--repeats 5] [--json FILE]
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.engine_plans import in_turns
 from hotfuse.config import Config
+from hotfuse.fusion.engine import plan
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Graph
@@ -24,7 +25,6 @@ from hotfuse.ir.types import F32, TensorType
 from hotfuse.passes.hoist import hoist
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.building import build_groups, native_form
-from hotfuse.fusion.engine import plan
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
@@ -42,7 +42,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     graph, given = branches(options.branches)
-    calls = [lambda run=executor(graph, way): run.run(given) for way in (False, True)]  # type: ignore[misc]
+    plans = [executor(graph, way) for way in (False, True)]
+    calls = [lambda plan=plan: plan.run(given) for plan in plans]  # type: ignore[misc]
     for first, second in zip(calls[0](), calls[1](), strict=True):
         assert np.array_equal(first, second)
     times = [in_turns(calls) for _ in range(options.repeats)]
@@ -58,10 +59,11 @@ def branches(count: int) -> tuple[Graph, list[np.ndarray]]:
     """Products one after the other beside sums of long arrays."""
     rng, builder = np.random.default_rng(0), GraphBuilder("branches")
     x = builder.input("x", TensorType(F32, (WIDE // 2, WIDE)))
-    long = builder.input("long", TensorType(F32, (LONG // 1024, 1024)))
-    given = [rng.standard_normal((WIDE // 2, WIDE), np.float32), rng.standard_normal((LONG // 1024, 1024), np.float32)]
+    given = [rng.standard_normal((WIDE // 2, WIDE), np.float32)]
     outputs = []
     for number in range(count):
+        long = builder.input(f"long{number}", TensorType(F32, (LONG // 1024, 1024)))
+        given.append(rng.standard_normal((LONG // 1024, 1024), np.float32))
         weight = builder.constant(rng.standard_normal((WIDE, WIDE), np.float32) / 28, f"w{number}")
         x = builder.add("relu", builder.add("matmul", x, weight))
         scale = builder.constant(rng.standard_normal(1024, np.float32), f"s{number}")

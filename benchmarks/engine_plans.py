@@ -1,5 +1,5 @@
-"""The engine's plans against those of the rules, on random graphs and on the models of the CPU suite: the bound is 1.08 times as
-fast in the geometric mean, and none slower by more than 3 % in each of the repeats.
+"""The engine's plans against those of the rules, on random graphs and on the models of the CPU suite: the bound is 1.08 times
+as fast in the geometric mean, and none slower by more than 3 % in each of the repeats.
 
 Both plans of a graph run in one process and take turns call by call; their answers are held against tier 0's.
 

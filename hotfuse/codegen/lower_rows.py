@@ -28,9 +28,7 @@ from hotfuse.ir.types import numel
 TASK_ELEMENTS = 4096  # of the domain, about: long against the cost of handing out a task, short against a cache
 
 
-def lower_rows(
-    name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None, grain: int = 0
-) -> TileProgram:
+def lower_rows(name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None, grain: int = 0) -> TileProgram:
     """The program of a body without given blocks. `info` tells element type and size of each value in memory. With `inside` it
     is a link of a chain. With a finer `grain` tasks have a quarter of the points, and a quarter of that."""
     most = TASK_ELEMENTS >> 2 * grain

@@ -99,9 +99,7 @@ def _source(
     return None
 
 
-def link_refusal(
-    first: Fused, second: Fused, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]
-) -> str:
+def link_refusal(first: Fused, second: Fused, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> str:
     """Why the second group, joined already or not, cannot follow the first in a chain; "" where it can."""
     source, group = (first.links or (first,))[-1], (second.links or (second,))[0]
     if not _is_link(group, values, layouts):

@@ -97,7 +97,7 @@ class Draft:
     def between(self, first: Item, second: Item) -> str:
         """Why two items cannot be one: the name of one between them that needs the first and feeds the second; "" where there
         is none."""
-        needs, behind = self._behind(first, second)
+        needs, _ = self._behind(first, second)
         through = next((source for source in self.sources(second) if source in needs), None)
         return "" if through is None else through.name
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hotfuse.fusion.analyzer import Analyzer, placed
-from hotfuse.fusion.candidates import GRAIN, RECOMPUTE, Candidate, find
+from hotfuse.fusion.candidates import Candidate, find
 from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.criteria import Score, score
 from hotfuse.fusion.draft import Draft, Item
+from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
@@ -160,21 +161,9 @@ class _Engine:
         """Make what still can be made, the best first; returns what is new."""
         new: list[Item] = []
         for found in weighed:
-            candidate = found.candidate
-            if not self._is_there(candidate):
+            made = apply(self.draft, found.candidate)
+            if not made:
                 continue
-            if candidate.strategy == RECOMPUTE:
-                cheap, *readers = candidate.gone
-                if set(self.draft.readers.get(next(iter(cheap.writes)), ())) != set(readers):
-                    continue
-                made = self.draft.dissolve(cheap, dict(zip(readers, candidate.made, strict=True)))
-            elif candidate.strategy == GRAIN:
-                made = [self.draft.swap(candidate.gone[0], candidate.made[0])]
-            else:
-                first, second = self.draft.in_order(candidate.gone)
-                if (first, second) != candidate.gone or self.draft.between(first, second):
-                    continue
-                made = [self.draft.fuse(first, second, candidate.made[0])]
             self._steps.append(self._step(found, tuple(item.name for item in made)))
             for item, work, seconds in zip(made, found.works, found.seconds, strict=True):
                 self._works[item], self._seconds[item] = work, seconds

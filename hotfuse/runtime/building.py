@@ -62,9 +62,7 @@ def build_hoisted(
     return build_groups(hoisted, graph, groups, spec, config, make)
 
 
-def build_groups(
-    hoisted: Hoisted, graph: Graph, groups: Sequence[Fused], spec: Spec, config: Config, make: MakeCode
-) -> Build:
+def build_groups(hoisted: Hoisted, graph: Graph, groups: Sequence[Fused], spec: Spec, config: Config, make: MakeCode) -> Build:
     """The build of these groups of a main graph, or of that graph with numbers for its sizes."""
     places = layouts(graph, graph.values)
     builder = _Builder(graph, places, spec, config, make)

@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, WorkerError
+from hotfuse.fusion.exploring import random_plan
 from hotfuse.hardware.features import rows_of
 from hotfuse.hardware.retrain import TrainReply, TrainRequest
 from hotfuse.hardware.samples import NO_SAMPLES, Samples, make_samples, write_samples
@@ -48,10 +51,11 @@ def gather(calibration: Calibration, config: Config, seconds: float, progress: P
 
 
 def timed(calibration: Calibration, subject: Specimen, config: Config, source: int) -> Samples:
-    """What the units of a specimen took: some specimens' on one thread, the others' on all."""
+    """What the units of a specimen took, planned by chance: some specimens' on one thread, the others' on all."""
     threads = 1 if source % ALONE == 0 else calibration.rates.threads
+    rng = np.random.default_rng(source)
     try:
-        found = measure(subject.graph, subject.inputs, replace(config, threads=threads))
+        found = measure(subject.graph, subject.inputs, replace(config, threads=threads), lambda graph: random_plan(graph, rng))
     except HotfuseError:  # a model that cannot run teaches nothing
         return NO_SAMPLES
     rows, prior_s = rows_of([unit.work for unit in found], calibration.rates, threads)

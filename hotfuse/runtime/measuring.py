@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 
 from hotfuse.config import Config
 from hotfuse.fusion.analyzer import analyse
-from hotfuse.fusion.grouping import AS_PLANNED, Grouping, make_groups, name_of
+from hotfuse.fusion.grouping import make_groups, name_of
+from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.work import Work
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
+from hotfuse.passes.hoist import hoist
 from hotfuse.runtime.build import attached, sizes_of, skeleton
-from hotfuse.runtime.building import make_build
+from hotfuse.runtime.building import build_groups, native_form
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.planning import planner_of
@@ -28,6 +30,7 @@ WARM = 3  # calls that nobody times
 ROUNDS = 15
 
 Array = np.ndarray[Any, Any]
+Plan = Callable[[Graph], Sequence[Fused]]  # the groups of a main graph
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,22 @@ class Timed:
 
 
 def measure(
-    graph: Graph, inputs: Mapping[str, Array], config: Config, grouping: Grouping = AS_PLANNED, rounds: int = ROUNDS
+    graph: Graph, inputs: Mapping[str, Array], config: Config, plan: Plan | None = None, rounds: int = ROUNDS
 ) -> list[Timed]:
-    """The units that a grouping makes of a graph, timed on these inputs."""
+    """The units of a graph, timed on these inputs: those of a plan, or by default those that it would be built with."""
     shop = Workshop(config)
-    build = make_build(skeleton(graph), shop.spec, config, shop, grouping=grouping)
-    executor = build_executor(attached(build.hoisted, graph.constants), build, shop.kernels, NUMPY, config)
-    main, given = build.main, [inputs[name] for name in build.main.inputs]
+    hoisted = hoist(native_form(skeleton(graph), shop.spec), ())
+    main, given = hoisted.main, [inputs[name] for name in hoisted.main.inputs]
     types = given_types(main, inputs, lambda name: graph.constants[name].glance())
-    places = layouts(main, main.values)
-    planner = planner_of(config, shop.spec, {})
-    groups = make_groups(main, main.values, places, shop.spec.l2_bytes, grouping, planner)
-    works = analyse(groups, main, main.values, places, dict(sizes_of(main, types)))
+    sizes, places = dict(sizes_of(main, types)), layouts(main, main.values)
+    if plan is None:
+        planner = planner_of(config, shop.spec, {})
+        groups = make_groups(main, main.values, places, shop.spec.l2_bytes, planner=planner)
+    else:
+        groups = plan(main)
+    build = build_groups(hoisted, main, groups, shop.spec, config, shop)
+    executor = build_executor(attached(hoisted, graph.constants), build, shop.kernels, NUMPY, config)
+    works = analyse(groups, main, main.values, places, sizes)
     outlines, traces = Outlines(), list[Trace]()
 
     def report(tracer: Tracer) -> None:
@@ -67,11 +74,11 @@ def measure(
     for trace in traces:
         for piece, time in zip(trace.pieces, trace.times, strict=True):
             taken.setdefault(piece.unit, []).append(time.seconds)
-    made = {unit.name for unit in build.units}
+    made = {unit.nodes for unit in build.units}
     return [
-        Timed(name, work, *_typical(taken[name]))
-        for name, work in zip(map(name_of, groups), works, strict=True)
-        if name in made and name in taken
+        Timed(name_of(group), work, *_typical(taken[name_of(group)]))
+        for group, work in zip(groups, works, strict=True)
+        if tuple(node.id for node in group.nodes) in made and name_of(group) in taken
     ]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotfuse.fusion.candidates import GRAIN, RECOMPUTE, Candidate, find, verdicts
+from hotfuse.fusion.candidates import find, verdicts
 from hotfuse.fusion.draft import WINDOW, Draft, Item
+from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Refusal
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
@@ -89,25 +90,6 @@ def test_what_lies_between_moves_out_of_the_way() -> None:
     assert draft.maker[next(iter(first.writes))] is whole
 
 
-def apply(draft: Draft, candidate: Candidate) -> bool:
-    """Make an edit, if what it is about is still there."""
-    if not all(i in draft for i in candidate.gone):
-        return False
-    if candidate.strategy == RECOMPUTE:
-        cheap, *readers = candidate.gone
-        if set(draft.readers.get(next(iter(cheap.writes)), ())) != set(readers):
-            return False
-        draft.dissolve(cheap, dict(zip(readers, candidate.made, strict=True)))
-    elif candidate.strategy == GRAIN:
-        draft.swap(candidate.gone[0], candidate.made[0])
-    else:
-        first, second = draft.in_order(candidate.gone)
-        if draft.between(first, second):
-            return False
-        draft.fuse(first, second, candidate.made[0])
-    return True
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_random_edits_leave_an_order_in_which_everything_can_run(seed: int) -> None:
     spec, rng = host_spec(), np.random.default_rng(seed)
@@ -118,7 +100,7 @@ def test_random_edits_leave_an_order_in_which_everything_can_run(seed: int) -> N
     for _ in range(6):
         candidates = list(find(draft, found.legality, list(draft)))
         rng.shuffle(candidates)  # type: ignore[arg-type]
-        edits += sum(apply(draft, candidate) for candidate in candidates[:6])
+        edits += sum(bool(apply(draft, candidate)) for candidate in candidates[:6])
         draft.close_gaps()
     assert edits
     done = {*graph.inputs, *graph.weights, *graph.constants}

@@ -117,7 +117,10 @@ def join_cases() -> dict[str, tuple[Callable[[GraphBuilder], Value | list[Value]
         return [b.add("mul", rows(b, 8, 64), ends)]
 
     return {
-        "a copy": (two(lambda b, y: b.add("reshape", b.add("transpose", y, perm=(1, 0)), b.dims((8, 64)))), "takes nothing else"),
+        "a copy": (
+            two(lambda b, y: b.add("reshape", b.add("transpose", y, perm=(1, 0)), b.dims((8, 64)))),
+            "takes nothing else",
+        ),
         "two products": (products, "accumulators of their own"),
         "other axes": (axes, "different axes"),
         "rows of a product": (folded_product, "no whole rows"),
