@@ -30,7 +30,8 @@ from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
-from hotfuse.hardware.model import Array, Model
+from hotfuse.hardware.forest import Array
+from hotfuse.hardware.model import Model
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work

@@ -46,13 +46,10 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
     halved = 2 if work.element >= DOUBLE else 1  # wide elements: half as many in a vector
     flops = rates.fma.of(team) * 1e9 / halved
     lanes = LINE / max(work.element, 1)
-    vectors = (
-        math.ceil(work.inner / lanes) * lanes / max(work.inner, 1.0)
-    )  # those that the end of a row leaves half empty count
-    arithmetic = 2 * work.products / flops + (vectors * work.steps + SINGLE * lanes * work.row_steps) / (flops / 2)
-    arithmetic *= (
-        math.ceil(work.tasks / team) * team / max(work.tasks, 1.0) if team > 1 else 1.0
-    )  # the last ones are waited for
+    filled = max(work.inner, 1.0) / (math.ceil(max(work.inner, 1.0) / lanes) * lanes)  # of vectors, to the end of a row
+    arithmetic = 2 * work.products / flops + (work.steps / filled + SINGLE * lanes * work.row_steps) / (flops / 2)
+    if team > 1:  # the last tasks are waited for
+        arithmetic *= math.ceil(work.tasks / team) * team / work.tasks
     memory = sum(_seconds(touch, rates.read, team) for touch in work.reads)
     memory += sum(_seconds(touch, rates.write, team) for touch in work.writes)
     return Bound(arithmetic, memory, rates.call_s if threads == 1 else rates.barrier_s)

@@ -36,8 +36,8 @@ Sizes = tuple[tuple[str, int], ...]  # of the symbols of a main graph, by name
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that became kernels together, by id, and the kernels' recipes. Units of the same `row`, not 0, that follow each other
-    run side by side."""
+    """Nodes that became kernels together, by id, and the kernels' recipes. Units of the same `row`, not 0, that follow each
+    other run side by side."""
 
     kind: str
     nodes: tuple[str, ...]

@@ -37,8 +37,9 @@ _STEP_WORDS = 10
 @dataclass(frozen=True, slots=True)
 class Step:
     """`function` and `table` are addresses that the caller keeps valid. `barrier`: later steps read what this one wrote.
-    Each thread has a share of every `every` tasks (0: of all of them), cut at multiples of `unit`, for its own. Steps that follow
-    each other without a barrier and have the same `row`, not 0, run side by side: each thread begins with another `member`."""
+    Each thread has a share of every `every` tasks (0: of all of them), cut at multiples of `unit`, for its own. Steps that
+    follow each other without a barrier and have the same `row`, not 0, run side by side: each thread begins with another
+    `member`."""
 
     function: int
     table: int

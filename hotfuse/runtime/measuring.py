@@ -57,7 +57,7 @@ def measure(
         planner = planner_of(config, shop.spec, {})
         groups = make_groups(main, main.values, places, shop.spec.l2_bytes, planner=planner)
     else:
-        groups = plan(main)
+        groups = list(plan(main))
     build = build_groups(hoisted, main, groups, shop.spec, config, shop)
     executor = build_executor(attached(hoisted, graph.constants), build, shop.kernels, NUMPY, config)
     works = analyse(groups, main, main.values, places, sizes)

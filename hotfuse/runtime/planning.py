@@ -1,4 +1,4 @@
-"""Planning: which groups a build has. The engine decides, with what is known of this machine, or the rules where it is asked to.
+"""Planning: which groups a build has. The engine decides, with what is known of this machine, or the rules where that is asked.
 
 State: what the cache said of the machine, read once in a process for each folder and share of the machine.
 """

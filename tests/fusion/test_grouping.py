@@ -68,7 +68,7 @@ def test_what_cannot_be_had_is_refused(far: bool) -> None:
     graph = feed_forward()
     names = list(map(name_of, groups(graph, SMALL)))
     if far:
-        with pytest.raises(IllegalEdit, match="does not read the other.s last result"):
+        with pytest.raises(IllegalEdit, match=r"does not read the other.s last result"):
             groups(graph, SMALL, Grouping(merged=((names[0], names[2]),)))
     with pytest.raises(IllegalEdit, match="no group nobody"):
         groups(graph, SMALL, Grouping(apart=("nobody",)))
