@@ -30,8 +30,8 @@ class Touch:
 @dataclass(frozen=True, slots=True)
 class Work:
     """`points` are those of the domain, `row` is how many numbers are folded into one, `inner` how many lie side by side for
-    all that is touched; `products` are multiply-adds, `steps` other operations on single elements, as many as a function is worth,
-    and `row_steps` those on the values of rows, which no vectors take together."""
+    all that is touched; `products` are multiply-adds, `steps` other operations on single elements, as many as a function is
+    worth, and `row_steps` those on the values of rows, which no vectors take together."""
 
     kind: str
     points: float

@@ -20,7 +20,7 @@ FAR = float(1 << 30)
 
 
 def work(products: float = 0.0, steps: float = 0.0, bytes: float = 0.0, distance: float = FAR, **changes: object) -> Work:
-    made = Work("rows", 1e6, 1.0, 1e3, products, steps, (Touch("x", bytes, distance),), (), 1e3)
+    made = Work("rows", 1e6, 1.0, 1024.0, products, steps, (Touch("x", bytes, distance),), (), 1e3)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
