@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hotfuse.fusion.rules import Fused, is_pointwise, results_of
+from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
 from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -35,6 +35,7 @@ _STEPS = {
 _DIVISION = 6
 # of rows as wholes, for each of their elements
 _ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
+_WALKS = {"layer_norm": 2, "softmax": 2, "log_softmax": 2, "logsumexp": 2, "argmax": 2, "argmin": 2}
 _SCORE_STEPS = 18  # of an attention's softmax, for each score
 
 Number = Callable[[Dim], int]
@@ -103,6 +104,8 @@ class Analyzer:
             max(1, len(group.links)),
             max((touch.element for touch in (*reads.values(), *writes)), default=4),
             row_steps,
+            sum(_WALKS.get(node.op, 1) for node in group.computing if node.op in FOLDS),
+            bool(group.folded) and len(group.domain) - 1 not in group.folded,
         )
 
     def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:

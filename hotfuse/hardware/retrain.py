@@ -46,7 +46,7 @@ def train_here(asked: TrainRequest) -> TrainReply:
     if len(rest) < LEAST or len(held) < LEAST // 5:
         return TrainReply(b"", None, None, spread, time.process_time() - begun)
     before = _judged(read_forest(asked.known), held) if asked.known else None
-    forest = train(rest.rows, rest.prior_s, rest.seconds)
+    forest = train(rest.rows, rest.prior_s, rest.seconds, rest.spread)
     after = _judged(forest, held)
     is_better = before is None or after.median_error < before.median_error
     return TrainReply(write_forest(forest) if is_better else b"", before, after, spread, time.process_time() - begun)

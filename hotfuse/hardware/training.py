@@ -17,7 +17,7 @@ from hotfuse.hardware.forest import Array, Forest
 
 TREES = 64
 LEAF = 2  # samples of a leaf, at least
-TRIED = 0.5  # of the features, at each split
+SURE = 0.03  # how far repeated measurements lie apart where nothing disturbs them: those that lie further count less
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class Quality:
     samples: int
 
 
-def train(rows: Array, prior_s: Array, seconds: Array, seed: int = 0) -> Forest:
-    """The forest of samples: features, what the roofline says, and what was measured."""
+def train(rows: Array, prior_s: Array, seconds: Array, spread: Array, seed: int = 0) -> Forest:
+    """The forest of samples: features, what the roofline says, what was measured, and how far repeated measurements lay
+    apart."""
     from sklearn.ensemble import ExtraTreesRegressor
 
-    model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=TRIED, random_state=seed)
-    model.fit(rows.astype(np.float32), np.log(seconds / prior_s))
+    model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, random_state=seed)
+    model.fit(rows.astype(np.float32), np.log(seconds / prior_s), sample_weight=1 / (SURE + spread))
     return _as_arrays([estimator.tree_ for estimator in model.estimators_])
 
 

@@ -45,6 +45,8 @@ class Work:
     links: int = 1  # of a chain, which one kernel goes through
     element: int = 4  # bytes of one
     row_steps: float = 0.0
+    walks: int = 0  # along a row, or down the columns: how often it is gone over
+    is_down: bool = False  # rows are folded across what lies side by side
 
     @property
     def read(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,8 @@ from hotfuse.runtime.trace import Trace
 from hotfuse.runtime.tracer import Outlines, Tracer
 
 WARM = 3  # calls that nobody times
-ROUNDS = 15
+ROUNDS, MOST_ROUNDS = 15, 120
+LONG_S = 0.02  # where more rounds than the least take no longer than that, there are more
 
 Array = np.ndarray[Any, Any]
 Plan = Callable[[Graph], Sequence[Fused]]  # the groups of a main graph
@@ -66,14 +68,16 @@ def measure(
     def report(tracer: Tracer) -> None:
         traces.append(tracer.trace("", outlines.of(tracer)))
 
-    for turn in range(WARM + rounds):
-        if turn >= WARM:
-            executor.watch_next(Tracer(executor, report))
+    for _ in range(WARM):
+        executor.run(given)
+    begun = time.perf_counter()
+    while len(traces) < rounds or (len(traces) < MOST_ROUNDS and time.perf_counter() - begun < LONG_S):
+        executor.watch_next(Tracer(executor, report))
         executor.run(given)
     taken: dict[str, list[float]] = {}
     for trace in traces:
-        for piece, time in zip(trace.pieces, trace.times, strict=True):
-            taken.setdefault(piece.unit, []).append(time.seconds)
+        for piece, lap in zip(trace.pieces, trace.times, strict=True):
+            taken.setdefault(piece.unit, []).append(lap.seconds)
     made = {unit.nodes for unit in build.units}
     return [
         Timed(name_of(group), work, *_typical(taken[name_of(group)]))

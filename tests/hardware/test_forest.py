@@ -19,19 +19,19 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((300, len(FEATURES))).astype(np.float32)
 PRIOR = np.exp(RNG.standard_normal(300))
 SECONDS = PRIOR * np.exp(ROWS[:, 0] + (ROWS[:, 1] > 0))
+SPREAD = np.abs(RNG.standard_normal(300)) / 10
 
 
 @pytest.fixture(scope="module")
 def forest() -> Forest:
-    return train(ROWS, PRIOR, SECONDS)
+    return train(ROWS, PRIOR, SECONDS, SPREAD)
 
 
 def test_the_arrays_say_what_scikit_learn_says(forest: Forest) -> None:
     from sklearn.ensemble import ExtraTreesRegressor
 
-    model = ExtraTreesRegressor(
-        training.TREES, min_samples_leaf=training.LEAF, max_features=training.TRIED, random_state=0
-    ).fit(ROWS, np.log(SECONDS / PRIOR))
+    model = ExtraTreesRegressor(training.TREES, min_samples_leaf=training.LEAF, random_state=0)
+    model.fit(ROWS, np.log(SECONDS / PRIOR), sample_weight=1 / (training.SURE + SPREAD))
     others = np.concatenate([ROWS, RNG.standard_normal((500, len(FEATURES))).astype(np.float32)])
     mean, spread = forest.ask(others)
     np.testing.assert_allclose(mean, model.predict(others), atol=1e-5)

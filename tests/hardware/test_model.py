@@ -83,7 +83,7 @@ def test_a_forest_learns_how_optimistic_the_roofline_is() -> None:
     works = [work(products=float(p), bytes=float(b)) for p, b in np.exp(rng.uniform(10, 24, (200, 2)))]
     rows, prior = rows_of(works, RATES, 2)
     seconds = prior * np.where([w.products > w.read for w in works], 3.0, 1.5)
-    model = Model(RATES, 2, train(rows, prior, seconds))
+    model = Model(RATES, 2, train(rows, prior, seconds, np.zeros(len(rows))))
     found = model.predict(works)
     assert np.median(np.abs(found.seconds / seconds - 1)) < 0.05
     assert found.by_tree.shape == (200, len(model.forest.roots))  # type: ignore[union-attr]
@@ -93,5 +93,5 @@ def test_a_forest_learns_how_optimistic_the_roofline_is() -> None:
 def test_a_forest_of_other_features_is_not_asked() -> None:
     works = [work(products=float(p)) for p in range(1, 30)]
     rows, prior = rows_of(works, RATES, 2)
-    strange = replace(train(rows, prior, prior * 2), names=("others",))
+    strange = replace(train(rows, prior, prior * 2, np.zeros(len(rows))), names=("others",))
     assert Model(RATES, 2, strange).forest is None
