@@ -33,6 +33,7 @@ from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import native_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.specimens import specimen
+from hotfuse.runtime.tuned import tuned_executor
 
 BOUND, SLOWER = 1.08, 1.03
 MODELS = "mlp,minilm,bert-base,gpt2,vit-base,resnet-50"
@@ -65,10 +66,11 @@ def main() -> None:
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--tune", type=float, default=0.0, help="seconds in which edits of each plan may be measured")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     config = Config(tier=1, wait=True, strict=False, threads=options.threads)
-    rows = [compared(*subject, config, options.repeats) for subject in subjects(options)]
+    rows = [compared(*subject, config, options.repeats, options.tune) for subject in subjects(options)]
     show(rows)
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
@@ -94,8 +96,10 @@ def of_model(name: str) -> tuple[Graph, list[Array]]:
         return session.graph, feeds
 
 
-def compared(name: str, graph: Graph, given: list[Array], config: Config, repeats: int) -> Row:
+def compared(name: str, graph: Graph, given: list[Array], config: Config, repeats: int, tune_s: float) -> Row:
     plans = [native_executor(graph, NUMPY, dataclasses.replace(config, fusion=way)) for way in ("rules", "engine")]
+    if tune_s:
+        plans[1] = tuned_executor(graph, given, config, tune_s)
     wanted = Executor(trivial_plan(graph), NUMPY, config).run(given)
     right = all(_agrees(got, want) for plan in plans for got, want in zip(plan.run(given), wanted, strict=True))
     times = [in_turns([lambda plan=plan: plan.run(given) for plan in plans]) for _ in range(repeats)]  # type: ignore[misc]

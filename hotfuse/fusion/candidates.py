@@ -12,7 +12,7 @@ A candidate says what would go and what would come; what it costs, the engine as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hotfuse.fusion.draft import Draft, Item
@@ -40,6 +40,10 @@ class Candidate:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(item.name for item in self.gone)
+
+    def on(self, items: Mapping[str, Item]) -> Candidate:
+        """The same edit of another draft, by the names of its items."""
+        return replace(self, gone=tuple(items[name] for name in self.names))
 
 
 def find(draft: Draft, legality: Legality, around: Iterable[Item]) -> Iterator[Candidate]:

@@ -36,21 +36,38 @@ class Draft:
         self.readers: dict[str, list[Item]] = {}
         self._order: list[Item | None] = []
         self._place: dict[Item, int] = {}
-        for item in self._items(groups):
-            self._place[item] = len(self._order)
-            self._order.append(item)
+        items = self._items(groups)
+        for item in items:
             self._enter(item)
+        for item in items:
+            self._append(item)
 
-    def _items(self, groups: Sequence[Fused]) -> Iterator[Item]:
-        """In the graph's order, by last nodes. Views have no place: whoever reads one reads its root."""
+    def _items(self, groups: Sequence[Fused]) -> list[Item]:
+        """By their last nodes, in the graph's order. Views have no place: whoever reads one reads its root."""
         inside = {node.id for group in groups for node in group.nodes}
         last = {group.nodes[-1].id: group for group in groups}
+        found = []
         for node in self._graph.nodes:
             if node.id in last:
-                yield self.item(last[node.id])
+                found.append(self.item(last[node.id]))
             elif node.id not in inside and any(self._root(name) == name for name in node.outputs):
                 reads = frozenset(self._root(name) for name in node.uses)
-                yield Item(node.id, None, reads, frozenset(node.outputs))
+                found.append(Item(node.id, None, reads, frozenset(node.outputs)))
+        return found
+
+    def _append(self, item: Item) -> None:
+        """At the end of the order, behind all that it needs: of a group with several results, others need the first early."""
+        waiting = [item]
+        while waiting:
+            first = waiting[-1]
+            missing = [source for source in self.sources(first) if source not in self._place]
+            if missing:
+                waiting += missing
+            else:
+                waiting.pop()
+                if first not in self._place:
+                    self._place[first] = len(self._order)
+                    self._order.append(first)
 
     def item(self, group: Fused) -> Item:
         inside = {name for node in group.nodes for name in node.outputs}

@@ -56,7 +56,8 @@ class Planner:
 
 @dataclass(frozen=True)
 class Step:
-    """An edit of the plan: groups by their names, seconds as predicted, how far the gain may be off, and what speaks for it."""
+    """An edit of the plan: groups by their names, seconds as predicted or measured, how far the gain may be off, and what
+    speaks for it."""
 
     strategy: str
     groups: tuple[str, ...]
@@ -65,6 +66,7 @@ class Step:
     after_s: float
     spread_s: float
     scores: tuple[Score, ...]
+    is_measured: bool = False
 
     @property
     def gain_s(self) -> float:
@@ -81,7 +83,7 @@ class Planned:
 
 
 @dataclass(frozen=True, eq=False)
-class _Weighed:
+class Weighed:
     """A candidate with what it would do: the works that would come, and what each tree says of the gain."""
 
     candidate: Candidate
@@ -102,12 +104,11 @@ class _Weighed:
 
 def plan(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], planner: Planner) -> Planned:
     """The groups of a graph that are predicted to be fastest."""
-    ruled = make_chains(fuse(graph, values, layouts), graph, values, layouts, planner.spec.l2_bytes)
-    return _Engine(graph, values, layouts, planner, ruled).run()
+    return Engine(graph, values, layouts, planner).run()
 
 
-class _Engine:
-    """State: the draft, and what is known of its items."""
+class Engine:
+    """Begins with groups that are given, or with those of the rules. State: the draft, and what is known of its items."""
 
     def __init__(
         self,
@@ -115,9 +116,11 @@ class _Engine:
         values: Mapping[str, Value],
         layouts: Mapping[str, Layout],
         planner: Planner,
-        groups: Sequence[Fused],
+        groups: Sequence[Fused] | None = None,
     ) -> None:
         self._planner = planner
+        if groups is None:
+            groups = make_chains(fuse(graph, values, layouts), graph, values, layouts, planner.spec.l2_bytes)
         self._analyzer = Analyzer(graph, values, layouts, planner.sizes)
         self._legality = Legality(graph, values, layouts)
         self.draft = Draft(graph, layouts, groups)
@@ -125,21 +128,21 @@ class _Engine:
         self._works = dict(zip(items, placed([self._analyzer.work(i.group) for i in items if i.group]), strict=True))
         self._seconds = dict(zip(items, self._asked(list(self._works.values())), strict=True))
         self._steps: list[Step] = []
-        self._unsure: list[_Weighed] = []
+        self._unsure: list[Weighed] = []
 
     def run(self) -> Planned:
         around: Iterable[Item] = list(self.draft)
         for _ in range(MOST_ROUNDS):
-            weighed = self.weigh(list(find(self.draft, self._legality, around)))
+            weighed = self.weigh(self.candidates(around))
             around = self._edit(sorted((w for w in weighed if w.is_sure), key=lambda w: -w.gain_s))
             self._unsure += [w for w in weighed if w.pays and not w.is_sure]
             if not around:
                 break
             self.draft.close_gaps()
-        unsure = [self._step(w, ()) for w in self._unsure if self._is_there(w.candidate)]
-        return Planned(tuple(self._ordered()), tuple(self._steps), tuple(unsure))
+        unsure = [self.step(w) for w in self._unsure if self._is_there(w.candidate)]
+        return Planned(tuple(self.ordered()), tuple(self._steps), tuple(unsure))
 
-    def _ordered(self) -> list[Fused]:
+    def ordered(self) -> list[Fused]:
         """The groups, those next to each other that are to run side by side."""
         planner, rows = self._planner, dict[Item, int]()
         threads, rates = planner.model.threads, planner.model.rates
@@ -158,14 +161,18 @@ class _Engine:
         order = arrange(self.draft, paces, found)
         return [replace(item.group, row=rows.get(item, 0)) for item in order if item.group is not None]
 
-    def _edit(self, weighed: Sequence[_Weighed]) -> list[Item]:
+    def candidates(self, around: Iterable[Item] | None = None) -> list[Candidate]:
+        """The legal edits around some items, or all of them."""
+        return list(find(self.draft, self._legality, list(self.draft) if around is None else around))
+
+    def _edit(self, weighed: Sequence[Weighed]) -> list[Item]:
         """Make what still can be made, the best first; returns what is new."""
         new: list[Item] = []
         for found in weighed:
             made = apply(self.draft, found.candidate)
             if not made:
                 continue
-            self._steps.append(self._step(found, tuple(item.name for item in made)))
+            self._steps.append(self.step(found, tuple(item.name for item in made)))
             for item, work, seconds in zip(made, found.works, found.seconds, strict=True):
                 self._works[item], self._seconds[item] = work, seconds
             new += made
@@ -174,7 +181,7 @@ class _Engine:
     def _is_there(self, candidate: Candidate) -> bool:
         return all(item in self.draft for item in candidate.gone)
 
-    def weigh(self, candidates: Sequence[Candidate]) -> list[_Weighed]:
+    def weigh(self, candidates: Sequence[Candidate]) -> list[Weighed]:
         """What edits would gain, all asked of the model at once."""
         works = [tuple(self._work(candidate, group) for group in candidate.made) for candidate in candidates]
         asked = self._asked([work for many in works for work in many])
@@ -184,7 +191,7 @@ class _Engine:
             at += len(many)
             before = np.sum([self._seconds[item] for item in candidate.gone], 0)
             gains = before - after.sum(0)
-            found.append(_Weighed(candidate, many, after, float(before.mean()), float(gains.mean()), float(gains.std())))
+            found.append(Weighed(candidate, many, after, float(before.mean()), float(gains.mean()), float(gains.std())))
         return found
 
     def _work(self, candidate: Candidate, group: Fused) -> Work:
@@ -208,7 +215,8 @@ class _Engine:
         """Seconds of each work, by tree."""
         return self._planner.model.predict(works).by_tree
 
-    def _step(self, found: _Weighed, made: tuple[str, ...]) -> Step:
+    def step(self, found: Weighed, made: tuple[str, ...] = ()) -> Step:
+        """An edit as a step of the plan's story."""
         planner, gone = self._planner, found.candidate.gone
         before = [self._works[item] for item in gone]
         threads = planner.model.threads

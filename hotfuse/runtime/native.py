@@ -31,7 +31,8 @@ class Workshop:
         self.kernels: dict[TileProgram, Kernel] = {}
 
     def __call__(self, program: TileProgram) -> None:
-        self.kernels[program] = kernel_of(program, self.spec, self._cache)
+        if program not in self.kernels:
+            self.kernels[program] = kernel_of(program, self.spec, self._cache)
 
 
 def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:

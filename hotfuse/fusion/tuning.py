@@ -1,0 +1,147 @@
+"""Tuning: edits that the model is not sure of are measured. What is faster stays.
+
+    groups -> candidates, those first that may gain most -> as many as do not touch each other in one trial plan
+           -> both plans timed in turns, group by group -> edits that gained are kept -> ... until nothing is left to try
+
+One trial answers for many edits: times are those of single groups amid their plan, and of edits that touch nothing in common
+each has groups of its own. What was tried is not tried again, and once the time is up what was found so far is the plan. Where
+all of it together is no faster than what it began with, that is the plan.
+
+State: what was tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hotfuse.fusion.draft import Draft
+from hotfuse.fusion.edits import apply
+from hotfuse.fusion.engine import Engine, Planned, Planner, Step, Weighed
+from hotfuse.fusion.rules import Fused
+from hotfuse.ir.graph import Graph, Value
+from hotfuse.ir.layout import Layout
+
+LEAST_GAIN = 0.015  # of what an edit is about: repeated measurements of the same differ by as much
+DOUBT = 0.5  # of how far repeated measurements lie apart is no gain
+HOPE = 1.0  # standard deviations above its predicted gain that an edit is given: who is unsure is tried
+MOST_TRIED = 24  # edits in one trial
+MOST_TRIALS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """What the groups of some nodes took, and how far repeated measurements lay apart."""
+
+    nodes: frozenset[str]
+    seconds: float
+    spread_s: float
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two plans, timed in turns: their groups, and whole calls."""
+
+    laps: tuple[Sequence[Lap], Sequence[Lap]]
+    call_s: tuple[float, float]
+
+
+Measure = Callable[[Sequence[Fused], Sequence[Fused]], Race]
+
+
+def tune(
+    graph: Graph,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    planner: Planner,
+    measure: Measure,
+    seconds: float,
+) -> Planned:
+    """The groups of a graph that were measured to be fastest, of what could be tried in that time. Beginning with those of the
+    rules."""
+    return _Tuner(graph, values, layouts, planner, measure, time.monotonic() + seconds).run()
+
+
+class _Tuner:
+    def __init__(
+        self,
+        graph: Graph,
+        values: Mapping[str, Value],
+        layouts: Mapping[str, Layout],
+        planner: Planner,
+        measure: Measure,
+        deadline: float,
+    ) -> None:
+        self._graph, self._values, self._layouts, self._planner = graph, values, layouts, planner
+        self._measure, self._deadline = measure, deadline
+        self._tried: set[tuple[str, tuple[Fused, ...]]] = set()
+        self._steps: list[Step] = []
+
+    def run(self) -> Planned:
+        first = groups = list(self._engine(None).draft.groups)
+        for _ in range(MOST_TRIALS):
+            if time.monotonic() > self._deadline:
+                break
+            engine = self._engine(groups)
+            chosen = self._chosen(engine)
+            if not chosen:
+                break
+            groups = self._trial(engine, groups, chosen)
+        ordered = list(self._engine(groups).ordered())
+        if first == groups and not any(group.row for group in ordered):
+            return Planned(tuple(first), tuple(self._steps))
+        best = min((first, groups, ordered), key=lambda each: self._call_s(first, each))
+        return Planned(tuple(best), tuple(self._steps))
+
+    def _call_s(self, first: Sequence[Fused], other: Sequence[Fused]) -> float:
+        """Of a call by one plan, in parts of one by the first."""
+        if other is first:
+            return 1.0
+        before, after = self._measure(first, other).call_s
+        return after / before
+
+    def _engine(self, groups: Sequence[Fused] | None) -> Engine:
+        return Engine(self._graph, self._values, self._layouts, self._planner, groups)
+
+    def _chosen(self, engine: Engine) -> list[Weighed]:
+        """Edits to try at once: the most promising first, none of which touches what another does."""
+        found = [w for w in engine.weigh(engine.candidates()) if (w.candidate.strategy, w.candidate.made) not in self._tried]
+        hopeful = sorted(found, key=lambda w: -(w.gain_s + HOPE * w.spread_s))
+        taken: set[str] = set()
+        chosen: list[Weighed] = []
+        for weighed in hopeful:
+            near = {item.name for item in weighed.candidate.gone}
+            if weighed.gain_s + HOPE * weighed.spread_s > 0 and taken.isdisjoint(near):
+                taken |= near
+                chosen.append(weighed)
+        return chosen[:MOST_TRIED]
+
+    def _trial(self, engine: Engine, groups: list[Fused], chosen: Sequence[Weighed]) -> list[Fused]:
+        """The groups with those edits that gained something."""
+        made = [w for w in chosen if apply(engine.draft, w.candidate)]
+        self._tried |= {(w.candidate.strategy, w.candidate.made) for w in chosen}
+        race = self._measure(groups, engine.draft.groups)
+        kept = []
+        for weighed in made:
+            ids = frozenset(node.id for item in weighed.candidate.gone if item.group for node in item.group.nodes)
+            (before, doubt), (after, more) = (_sum(laps, ids) for laps in race.laps)
+            gain = before - after
+            if gain > LEAST_GAIN * before + DOUBT * (doubt + more):
+                kept.append(weighed)
+                step = replace(engine.step(weighed), before_s=before, after_s=after, spread_s=doubt + more, is_measured=True)
+                self._steps.append(step)
+        if not kept:
+            return groups
+        draft = Draft(self._graph, self._layouts, groups)
+        items = {item.name: item for item in draft}
+        for weighed in kept:
+            apply(draft, weighed.candidate.on(items))
+        return draft.groups
+
+
+def _sum(laps: Sequence[Lap], ids: frozenset[str]) -> tuple[float, float]:
+    """Of all groups of some nodes: their time, and how far off it may be."""
+    mine = [lap for lap in laps if lap.nodes <= ids]
+    return sum(lap.seconds for lap in mine), sum(lap.spread_s**2 for lap in mine) ** 0.5
+

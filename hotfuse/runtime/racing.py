@@ -1,0 +1,89 @@
+"""Racing: plans of one graph timed in turns, on inputs of a real call, group by group.
+
+State: a `Track` keeps the kernels that were made, and the executors of the last plans.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hotfuse.config import Config
+from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.tuning import Lap, Race
+from hotfuse.ir.graph import Graph
+from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.building import build_groups
+from hotfuse.runtime.executor import Executor
+from hotfuse.runtime.native import Workshop, build_executor
+from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.trace import Trace
+from hotfuse.runtime.tracer import Outlines, Tracer
+
+WARM = 2  # calls of each that nobody times
+LEAST, MOST = 7, 60  # calls of each
+LONG_S = 0.06  # in which there may be more than the least
+
+Array = np.ndarray[Any, Any]
+
+
+class Track:
+    """Plans of `graph`, whose constants are attached in `main`, run with these inputs."""
+
+    def __init__(self, hoisted: Hoisted, graph: Graph, main: Graph, given: Sequence[Array], config: Config) -> None:
+        self._hoisted, self._graph, self._main, self._given, self._config = hoisted, graph, main, given, config
+        self._shop = Workshop(config)
+        self._known: dict[tuple[Fused, ...], tuple[Executor, dict[str, frozenset[str]]]] = {}
+        self._outlines = Outlines()
+
+    def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+        pair = [self._executor(groups) for groups in (first, second)]
+        traces: list[list[Trace]] = [[], []]
+        calls: list[list[float]] = [[], []]
+        for executor, _ in pair * WARM:
+            executor.run(self._given)
+        begun = time.perf_counter()
+        turn = 0
+        while turn < LEAST or (turn < MOST and time.perf_counter() - begun < LONG_S):
+            for place in (0, 1) if turn % 2 else (1, 0):
+                executor = pair[place][0]
+                executor.watch_next(self._tracer(executor, traces[place]))
+                started = time.perf_counter()
+                executor.run(self._given)
+                calls[place].append(time.perf_counter() - started)
+            turn += 1
+        laps = [_laps(found, units) for found, (_, units) in zip(traces, pair, strict=True)]
+        return Race((laps[0], laps[1]), (statistics.median(calls[0]), statistics.median(calls[1])))
+
+    def _executor(self, groups: Sequence[Fused]) -> tuple[Executor, dict[str, frozenset[str]]]:
+        key = tuple(groups)
+        found = self._known.pop(key, None)
+        if found is None:
+            build = build_groups(self._hoisted, self._graph, groups, self._shop.spec, self._config, self._shop)
+            executor = build_executor(self._main, build, self._shop.kernels, NUMPY, self._config)
+            found = executor, {unit.name: frozenset(unit.nodes) for unit in build.units}
+        self._known[key] = found
+        while len(self._known) > 3:
+            del self._known[next(iter(self._known))]
+        return found
+
+    def _tracer(self, executor: Executor, traces: list[Trace]) -> Tracer:
+        return Tracer(executor, lambda tracer: traces.append(tracer.trace("", self._outlines.of(tracer))))
+
+
+def _laps(traces: Sequence[Trace], units: dict[str, frozenset[str]]) -> list[Lap]:
+    """What each unit, or node, took: a quarter of all times are shorter."""
+    taken: dict[str, list[float]] = {}
+    for trace in traces:
+        for piece, lap in zip(trace.pieces, trace.times, strict=True):
+            taken.setdefault(piece.unit, []).append(lap.seconds)
+    found = []
+    for name, times in taken.items():
+        low, _, high = statistics.quantiles(times, n=4)
+        error = (high - low) / len(times) ** 0.5
+        found.append(Lap(units.get(name, frozenset({name})), low, error))
+    return found
