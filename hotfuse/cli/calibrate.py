@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import click
 from rich.console import Console
@@ -14,7 +15,7 @@ from hotfuse.hardware.retrain import TrainReply
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import gather, retrain
-from hotfuse.runtime.calibration import Calibration
+from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
 from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
 from hotfuse.runtime.threads import team_size
 
@@ -53,16 +54,16 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
     console.print(make_table("Other rates", ("what", ">measured"), other_rows(rates)))
     console.print()
     calibration = Calibration(spec, rates, cache)
-    trained = None if show else _trained(console, calibration, config, seconds)
+    trained = () if show else _trained(console, calibration, config, seconds)
     console.print(make_table("How long kernels take", ("what", ">found"), model_rows(calibration, trained)))
     write_json(
         json_path,
         {
             "spec": spec.key,
             "rates": dataclasses.asdict(rates),
-            "samples": len(calibration.samples()),
-            "forest": bool(calibration.forest()),
-            "trained": None if trained is None else {**dataclasses.asdict(trained), "forest": bool(trained.forest)},
+            "samples": {subject.samples: len(calibration.samples(subject)) for subject in SUBJECTS},
+            "forest": {subject.forest: bool(calibration.forest(subject)) for subject in SUBJECTS},
+            "trained": [{**dataclasses.asdict(reply), "forest": bool(reply.forest)} for reply in trained],
         },
     )
 
@@ -78,17 +79,17 @@ def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | Non
         )
 
 
-def _trained(console: Console, calibration: Calibration, config: Config, seconds: float) -> TrainReply:
+def _trained(console: Console, calibration: Calibration, config: Config, seconds: float) -> tuple[TrainReply, ...]:
     with make_progress(console) as progress:
         task = progress.add_task("", total=round(seconds))
-        samples = gather(
+        found = gather(
             calibration,
             config,
             seconds,
             lambda passed, count, what: progress.update(task, description=f"{what}, {count} kernels", completed=round(passed)),
         )
         progress.update(task, description="training", completed=round(seconds))
-        return retrain(calibration, samples, config)
+        return tuple(retrain(calibration, s, config, subject) for s, subject in zip(found, SUBJECTS, strict=True))
 
 
 def _heads(threads: int) -> tuple[str, ...]:
@@ -124,14 +125,18 @@ def other_rows(rates: Rates) -> list[tuple[str, str]]:
     ]
 
 
-def model_rows(calibration: Calibration, trained: TrainReply | None) -> list[tuple[str, str]]:
+def model_rows(calibration: Calibration, trained: Sequence[TrainReply]) -> list[tuple[str, str]]:
     """What is known of kernels; how good it is where it was just found out."""
-    rows = [("kernels timed", f"{len(calibration.samples()):,}")]
-    rows.append(("a forest", "there is one" if calibration.forest() else "none: the roofline alone"))
-    if trained is not None:
-        rows.append(("half of all repeated measurements lie within", f"{trained.spread * 100:.1f} %"))
-        for name, found in (("the one before", trained.before), ("trained now", trained.after)):
+    rows = []
+    for subject, what in ((TIMES, "kernels timed"), (RATIOS, "edits of plans timed both ways")):
+        rows.append((what, f"{len(calibration.samples(subject)):,}"))
+        rows.append((f"a forest of {what}", "there is one" if calibration.forest(subject) else "none: the roofline alone"))
+    for subject, reply in zip(SUBJECTS, trained, strict=False):
+        rows.append((f"{subject.samples}: half of all repeated measurements lie within", f"{reply.spread * 100:.1f} %"))
+        for name, found in (("the one before", reply.before), ("trained now", reply.after)):
             if found is not None:
                 error, rank = f"{found.median_error * 100:.1f} %", f"{found.rank_correlation:.3f}"
-                rows.append((f"{name}: median error, rank correlation on {found.samples} kernels held out", f"{error}, {rank}"))
+                rows.append((f"{name}: median error, rank correlation on {found.samples} held out", f"{error}, {rank}"))
+                if subject.are_ratios:
+                    rows.append((f"{name}: right whether it gains, of {found.decided} beyond doubt", f"{found.right:.1%}"))
     return rows

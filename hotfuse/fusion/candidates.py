@@ -18,10 +18,8 @@ from dataclasses import dataclass, replace
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, is_pointwise
+from hotfuse.hardware.pairs import GRAIN, LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, TILES
 
-REGISTERS, SIBLINGS, TILES, LAYOUT = "registers", "siblings", "tiles", "layout"
-RECOMPUTE, GRAIN = "recompute", "grain"
-STRATEGIES = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN)
 MOST_READERS = 4  # of a value that each of them computes for itself
 FINEST = 2  # grain
 GRAINED = ("rows", "product", "chain", "copy")

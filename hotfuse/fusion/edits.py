@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hotfuse.fusion.candidates import GRAIN, RECOMPUTE, Candidate
+from hotfuse.fusion.candidates import Candidate
 from hotfuse.fusion.draft import Draft, Item
+from hotfuse.hardware.pairs import GRAIN, RECOMPUTE
 
 
 def apply(draft: Draft, candidate: Candidate) -> list[Item]:

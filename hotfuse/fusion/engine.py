@@ -4,7 +4,7 @@
     ones are made -> edits around what changed -> ... until nothing pays -> groups
 
 An edit is made where its predicted gain exceeds `LEAST_GAIN` of what it is about and is surely one: the model's trees, each
-asked for what goes and what comes, agree on it but for `SURE` standard deviations of theirs. What may pay and is not sure is
+asked what the edit makes of the time, agree on it but for `SURE` standard deviations of theirs. What may pay and is not sure is
 told (`Planned.unsure`): it is to be measured, not trusted.
 
 Rounds. Of all edits of a round those with the largest gain are made first, each if what it is about is still there; the next
@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from hotfuse.fusion.analyzer import Analyzer, placed
 from hotfuse.fusion.candidates import Candidate, find
 from hotfuse.fusion.chains import make_chains
@@ -30,8 +28,8 @@ from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
-from hotfuse.hardware.forest import Array
 from hotfuse.hardware.model import Model
+from hotfuse.hardware.pairs import Edit
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
@@ -84,11 +82,11 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """A candidate with what it would do: the works that would come, and what each tree says of the gain."""
+    """A candidate with what it would do: the works that would come, what those that go take, what of that would be gained, and
+    how far trees disagree on it."""
 
     candidate: Candidate
     works: tuple[Work, ...]
-    seconds: Array  # of each of the works, by tree
     before_s: float
     gain_s: float
     spread_s: float
@@ -126,7 +124,7 @@ class Engine:
         self.draft = Draft(graph, layouts, groups)
         items = [item for item in self.draft if item.group is not None]
         self._works = dict(zip(items, placed([self._analyzer.work(i.group) for i in items if i.group]), strict=True))
-        self._seconds = dict(zip(items, self._asked(list(self._works.values())), strict=True))
+        self._seconds = dict(zip(items, planner.model.predict(list(self._works.values())).seconds.tolist(), strict=True))
         self._steps: list[Step] = []
         self._unsure: list[Weighed] = []
 
@@ -157,7 +155,7 @@ class Engine:
             self._steps.append(Step(BESIDE, names, names, pair.before_s, pair.after_s, 0.0, scores))
 
         items = [item for item in self.draft if item.group is not None]
-        paces = {i: pace_of(self._works[i], float(self._seconds[i].mean()), rates, threads) for i in items}
+        paces = {i: pace_of(self._works[i], self._seconds[i], rates, threads) for i in items}
         order = arrange(self.draft, paces, found)
         return [replace(item.group, row=rows.get(item, 0)) for item in order if item.group is not None]
 
@@ -173,8 +171,9 @@ class Engine:
             if not made:
                 continue
             self._steps.append(self.step(found, tuple(item.name for item in made)))
-            for item, work, seconds in zip(made, found.works, found.seconds, strict=True):
-                self._works[item], self._seconds[item] = work, seconds
+            after_s = found.before_s - found.gain_s
+            for item, work in zip(made, found.works, strict=True):
+                self._works[item], self._seconds[item] = work, after_s / len(made)
             new += made
         return [item for item in new if item in self.draft]
 
@@ -183,15 +182,15 @@ class Engine:
 
     def weigh(self, candidates: Sequence[Candidate]) -> list[Weighed]:
         """What edits would gain, all asked of the model at once."""
-        works = [tuple(self._work(candidate, group) for group in candidate.made) for candidate in candidates]
-        asked = self._asked([work for many in works for work in many])
-        found, at = [], 0
-        for candidate, many in zip(candidates, works, strict=True):
-            after = asked[at : at + len(many)]
-            at += len(many)
-            before = np.sum([self._seconds[item] for item in candidate.gone], 0)
-            gains = before - after.sum(0)
-            found.append(Weighed(candidate, many, after, float(before.mean()), float(gains.mean()), float(gains.std())))
+        edits = [
+            Edit(c.strategy, tuple(self._works[item] for item in c.gone), tuple(self._work(c, group) for group in c.made))
+            for c in candidates
+        ]
+        found = []
+        for candidate, edit, ratios in zip(candidates, edits, self._planner.model.ratios(edits), strict=True):
+            before_s = sum(self._seconds[item] for item in candidate.gone)
+            gains = before_s * (1 - ratios)
+            found.append(Weighed(candidate, edit.after, before_s, float(gains.mean()), float(gains.std())))
         return found
 
     def _work(self, candidate: Candidate, group: Fused) -> Work:
@@ -210,10 +209,6 @@ class Engine:
             )
 
         return replace(work, reads=far(work.reads, False), writes=far(work.writes, True))
-
-    def _asked(self, works: Sequence[Work]) -> Array:
-        """Seconds of each work, by tree."""
-        return self._planner.model.predict(works).by_tree
 
     def step(self, found: Weighed, made: tuple[str, ...] = ()) -> Step:
         """An edit as a step of the plan's story."""

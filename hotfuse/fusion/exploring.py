@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotfuse.fusion.candidates import GRAIN, Candidate, find
+from hotfuse.fusion.candidates import Candidate, find
 from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.hardware.pairs import GRAIN
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 

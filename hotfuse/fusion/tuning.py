@@ -125,7 +125,7 @@ class _Tuner:
         kept = []
         for weighed in made:
             ids = frozenset(node.id for item in weighed.candidate.gone if item.group for node in item.group.nodes)
-            (before, doubt), (after, more) = (_sum(laps, ids) for laps in race.laps)
+            (before, doubt), (after, more) = (sum_of(laps, ids) for laps in race.laps)
             gain = before - after
             if gain > LEAST_GAIN * before + DOUBT * (doubt + more):
                 kept.append(weighed)
@@ -140,8 +140,7 @@ class _Tuner:
         return draft.groups
 
 
-def _sum(laps: Sequence[Lap], ids: frozenset[str]) -> tuple[float, float]:
+def sum_of(laps: Sequence[Lap], ids: frozenset[str]) -> tuple[float, float]:
     """Of all groups of some nodes: their time, and how far off it may be."""
     mine = [lap for lap in laps if lap.nodes <= ids]
     return sum(lap.seconds for lap in mine), sum(lap.spread_s**2 for lap in mine) ** 0.5
-

@@ -13,6 +13,7 @@ import numpy as np
 
 from hotfuse.hardware.features import FEATURES, rows_of
 from hotfuse.hardware.forest import Array, Forest
+from hotfuse.hardware.pairs import PAIR_FEATURES, Edit, pair_rows
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import Work
 
@@ -37,10 +38,20 @@ class Model:
     rates: Rates
     threads: int
     forest: Forest | None = None
+    pairs: Forest | None = None
 
     def __post_init__(self) -> None:
-        if self.forest is not None and self.forest.names != FEATURES:
-            object.__setattr__(self, "forest", None)
+        for name, columns in (("forest", FEATURES), ("pairs", PAIR_FEATURES)):
+            found = getattr(self, name)
+            if found is not None and found.names != columns:
+                object.__setattr__(self, name, None)
+
+    def ratios(self, edits: Sequence[Edit]) -> Array:
+        """What edits make of the time of what they are about, after over before, by tree: [edits, trees]."""
+        rows, prior = pair_rows(edits, self.rates, self.threads)
+        if self.pairs is None:
+            return prior[:, None]
+        return np.asarray(prior[:, None] * np.exp(self.pairs.trees(rows)))
 
     def predict(self, works: Sequence[Work]) -> Predicted:
         rows, prior_s = rows_of(works, self.rates, self.threads)

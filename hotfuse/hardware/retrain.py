@@ -21,8 +21,12 @@ LEAST = 50  # samples to train of, and LEAST / 5 to hold against them
 
 @dataclass(frozen=True, eq=False)
 class TrainRequest:
+    """`names` are those of the samples' columns; of ratios it is judged how often choices are right."""
+
     samples: Samples
+    names: tuple[str, ...]
     known: bytes = b""  # the forest in use, if there is one
+    are_ratios: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +49,13 @@ def train_here(asked: TrainRequest) -> TrainReply:
     spread = float(np.median(samples.spread)) if len(samples) else 0.0
     if len(rest) < LEAST or len(held) < LEAST // 5:
         return TrainReply(b"", None, None, spread, time.process_time() - begun)
-    before = _judged(read_forest(asked.known), held) if asked.known else None
-    forest = train(rest.rows, rest.prior_s, rest.seconds, rest.spread)
-    after = _judged(forest, held)
+    before = _judged(read_forest(asked.known), held, asked.are_ratios) if asked.known else None
+    forest = train(rest.rows, rest.prior_s, rest.seconds, rest.spread, asked.names)
+    after = _judged(forest, held, asked.are_ratios)
     is_better = before is None or after.median_error < before.median_error
     return TrainReply(write_forest(forest) if is_better else b"", before, after, spread, time.process_time() - begun)
 
 
-def _judged(forest: Forest, held: Samples) -> Quality:
+def _judged(forest: Forest, held: Samples, are_ratios: bool) -> Quality:
     logs, _ = forest.ask(held.rows)
-    return quality(held.prior_s * np.exp(logs), held.seconds)
+    return quality(held.prior_s * np.exp(logs), held.seconds, held.spread if are_ratios else None)

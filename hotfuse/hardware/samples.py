@@ -1,4 +1,5 @@
-"""Samples: what pieces of work took on this machine, as arrays that grow by the row and lose the oldest ones.
+"""Samples: what pieces of work took on this machine, or what edits made of it, as arrays that grow by the row and lose the
+oldest ones.
 
 Rows of one source (a specimen, a model) belong together: who is asked about something new has seen nothing of it, so sources
 are held out as wholes.
@@ -15,7 +16,6 @@ import safetensors
 import safetensors.numpy
 
 from hotfuse.errors import ParseError
-from hotfuse.hardware.features import FEATURES
 
 WINDOW = 20_000  # rows that are kept
 HELD_OUT = 5  # of so many sources, one is held out
@@ -25,8 +25,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A row for each piece of work: its features, what the roofline says, what was measured, how far repeated measurements lay
-    apart, and the number of its source."""
+    """A row for each piece of work, or edit: its features, what the roofline says, what was measured (seconds, or a ratio), how
+    far repeated measurements lay apart, and the number of its source."""
 
     rows: Array
     prior_s: Array
@@ -55,7 +55,7 @@ def make_samples(
 ) -> Samples:
     """Those of one source. What the clock could not tell from nothing is left out."""
     made = Samples(
-        np.asarray(rows, np.float32).reshape(-1, len(FEATURES)),
+        np.asarray(rows, np.float32),
         np.asarray(prior_s, np.float64),
         np.asarray(seconds, np.float64),
         np.asarray(spread, np.float64),
@@ -64,7 +64,8 @@ def make_samples(
     return made.where(made.seconds > 1e-8)
 
 
-NO_SAMPLES = make_samples(np.zeros((0, len(FEATURES))), [], [], [], 0)
+def no_samples(columns: Sequence[str]) -> Samples:
+    return make_samples(np.zeros((0, len(columns))), [], [], [], 0)
 
 
 def write_samples(samples: Samples) -> bytes:
@@ -72,7 +73,7 @@ def write_samples(samples: Samples) -> bytes:
     return bytes(safetensors.numpy.save(arrays))
 
 
-def read_samples(data: bytes) -> Samples:
+def read_samples(data: bytes, columns: Sequence[str]) -> Samples:
     """Raises ParseError where the bytes are none of ours, or of other features."""
     try:
         found = Samples(**safetensors.numpy.load(data))
@@ -80,7 +81,7 @@ def read_samples(data: bytes) -> Samples:
         kinds = [getattr(found, f.name).dtype for f in fields(found)]
         if len(lengths) != 1 or kinds != [np.float32, np.float64, np.float64, np.float64, np.int64]:
             raise ValueError("columns differ")
-        if found.rows.ndim != 2 or found.rows.shape[1] != len(FEATURES):
+        if found.rows.ndim != 2 or found.rows.shape[1] != len(columns):
             raise ValueError("they have other features")
         numbers = (found.rows, found.prior_s, found.seconds, found.spread)
         if not all(np.isfinite(a).all() for a in numbers) or not ((found.prior_s > 0) & (found.seconds > 0)).all():

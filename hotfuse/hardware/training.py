@@ -16,30 +16,36 @@ from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import Array, Forest
 
 TREES = 64
+LEAST_SPREAD = 0.02  # of a ratio: less is no difference
 LEAF = 2  # samples of a leaf, at least
 SURE = 0.03  # how far repeated measurements lie apart where nothing disturbs them: those that lie further count less
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How well predictions agree with what was measured: the median of relative errors, and the correlation of ranks."""
+    """How well predictions agree with what was measured: the median of relative errors, the correlation of ranks, and, of
+    ratios, how often it was right whether there is a gain, where there is one or the other beyond doubt."""
 
     median_error: float
     rank_correlation: float
     samples: int
+    right: float = 1.0
+    decided: int = 0  # samples for which there was no doubt
 
 
-def train(rows: Array, prior_s: Array, seconds: Array, spread: Array, seed: int = 0) -> Forest:
+def train(
+    rows: Array, prior_s: Array, seconds: Array, spread: Array, names: tuple[str, ...] = FEATURES, seed: int = 0
+) -> Forest:
     """The forest of samples: features, what the roofline says, what was measured, and how far repeated measurements lay
     apart."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, random_state=seed)
     model.fit(rows.astype(np.float32), np.log(seconds / prior_s), sample_weight=1 / (SURE + spread))
-    return _as_arrays([estimator.tree_ for estimator in model.estimators_])
+    return _as_arrays([estimator.tree_ for estimator in model.estimators_], names)
 
 
-def _as_arrays(trees: list[Any]) -> Forest:
+def _as_arrays(trees: list[Any], names: tuple[str, ...]) -> Forest:
     roots = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
     parts: dict[str, list[Array]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
     for root, tree in zip(roots, trees, strict=True):
@@ -52,7 +58,7 @@ def _as_arrays(trees: list[Any]) -> Forest:
         parts["value"].append(tree.value[:, 0, 0])
     joined = {name: np.concatenate(found) for name, found in parts.items()}
     return Forest(
-        FEATURES,
+        names,
         roots.astype(np.int32),
         joined["feature"].astype(np.int32),
         _rounded_down(joined["threshold"]),
@@ -69,8 +75,12 @@ def _rounded_down(thresholds: Array) -> Array:
     return np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
 
 
-def quality(predicted_s: Array, seconds: Array) -> Quality:
+def quality(predicted_s: Array, seconds: Array, spread: Array | None = None) -> Quality:
     errors = np.abs(predicted_s / seconds - 1)
     ranks = np.array([np.argsort(np.argsort(values)) for values in (predicted_s, seconds)], np.float64)
     correlation = float(np.corrcoef(ranks[0], ranks[1])[0, 1]) if len(seconds) > 1 else 1.0
-    return Quality(float(np.median(errors)), correlation, len(seconds))
+    if spread is None:
+        return Quality(float(np.median(errors)), correlation, len(seconds))
+    decided = np.abs(seconds - 1) > np.maximum(spread, LEAST_SPREAD)
+    right = float(((predicted_s < 1) == (seconds < 1))[decided].mean()) if decided.any() else 1.0
+    return Quality(float(np.median(errors)), correlation, len(seconds), right, int(decided.sum()))

@@ -1,0 +1,94 @@
+"""Pairs: what some pieces of work take, and what others take that do the same: whether an edit of a plan pays.
+
+The ratio of two times is known better than either: what a machine is slow at just then, and what the model does not see of a
+graph, is in both. So a forest of its own learns ratios, from pairs that were timed in turns, as the other learns times.
+
+    works that go, works that come, the edit  ->  PAIR_FEATURES  ->  logarithm of the ratio over what the roofline says of it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hotfuse.hardware.features import FEATURES, features
+from hotfuse.hardware.forest import Array
+from hotfuse.hardware.prior import Bound, roofline
+from hotfuse.hardware.rates import Rates
+from hotfuse.hardware.work import STRIDED, Work
+
+REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN = "registers", "siblings", "tiles", "layout", "recompute", "grain"
+EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN)
+_SIDE = (
+    "groups", "points", "inner", "steps", "row steps", "products", "read", "written", "turned", "streams", "tasks", "walks",
+    "arithmetic", "memory", "sum",
+)  # fmt: skip
+PAIR_FEATURES = (
+    *(f"by {edit}" for edit in EDITS),
+    *(f"{name} before" for name in _SIDE),
+    *(f"{name} after" for name in _SIDE),
+    *(f"{name} after / before" for name in _SIDE),
+    *FEATURES,
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """By its strategy: the works that go, and those that come."""
+
+    strategy: str
+    before: tuple[Work, ...]
+    after: tuple[Work, ...]
+
+
+def pair_rows(edits: Iterable[Edit], rates: Rates, threads: int) -> tuple[Array, Array]:
+    """The features of each edit, and the ratio of times, after over before, that the roofline gives it."""
+    rows, ratios = [], []
+    for edit in edits:
+        bounds = [[roofline(work, rates, threads) for work in works] for works in (edit.before, edit.after)]
+        before, after = (_side(*pair) for pair in zip((edit.before, edit.after), bounds, strict=True))
+        largest = max(range(len(edit.after)), key=lambda place: bounds[1][place].seconds)
+        rows.append(
+            [
+                *(float(edit.strategy == name) for name in EDITS),
+                *before,
+                *after,
+                *(second - first for first, second in zip(before, after, strict=True)),
+                *features(edit.after[largest], bounds[1][largest], rates, threads),
+            ]
+        )
+        seconds = [sum(bound.seconds for bound in side) for side in bounds]
+        ratios.append(seconds[1] / max(seconds[0], 1e-12))
+    return np.array(rows, np.float32).reshape(-1, len(PAIR_FEATURES)), np.array(ratios, np.float64)
+
+
+def _side(works: Sequence[Work], bounds: Sequence[Bound]) -> list[float]:
+    turned = sum(touch.bytes for work in works for touch in work.writes if touch.access == STRIDED)
+    return [
+        float(len(works)),
+        _log(max(work.points for work in works)),
+        _log(min(work.inner for work in works)),
+        _log(sum(work.steps for work in works)),
+        _log(sum(work.row_steps for work in works)),
+        _log(sum(work.products for work in works)),
+        _log(sum(work.read for work in works)),
+        _log(sum(work.written for work in works)),
+        _log(turned),
+        float(max(len(work.reads) + len(work.writes) for work in works)),
+        _log(min(work.tasks for work in works)),
+        float(sum(work.walks for work in works)),
+        _seconds(sum(bound.arithmetic_s for bound in bounds)),
+        _seconds(sum(bound.memory_s for bound in bounds)),
+        _seconds(sum(bound.arithmetic_s + bound.memory_s for bound in bounds)),
+    ]
+
+
+def _log(amount: float) -> float:
+    return math.log2(1 + amount)
+
+
+def _seconds(seconds: float) -> float:
+    return math.log2(max(seconds, 1e-9))
