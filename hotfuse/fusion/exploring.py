@@ -23,7 +23,7 @@ def random_plan(graph: Graph, rng: np.random.Generator) -> list[Fused]:
     apart = {node.id for node in graph.nodes} if rng.random() < 0.4 else set()
     legality = Legality(graph, graph.values, places)
     draft = Draft(graph, places, fuse(graph, graph.values, places, apart))
-    wanted = rng.random()
+    wanted = rng.random() ** 2  # few edits more often than many: what is left to be fused can be fused and timed both ways
     for _ in range(ROUNDS):
         found = [c for c in find(draft, legality, list(draft)) if rng.random() < _share(c, wanted)]
         for place in rng.permutation(len(found)):

@@ -29,7 +29,7 @@ from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.rules import Fused
 from hotfuse.fusion.tuning import Lap, sum_of
 from hotfuse.hardware.features import rows_of
-from hotfuse.hardware.pairs import Edit, pair_rows
+from hotfuse.hardware.pairs import GRAIN, Edit, pair_rows
 from hotfuse.hardware.retrain import TrainReply, TrainRequest
 from hotfuse.hardware.samples import Samples, make_samples, no_samples, write_samples
 from hotfuse.hardware.work import Work
@@ -46,6 +46,7 @@ from hotfuse.runtime.specimens import Specimen, specimen
 KEEP_S = 10.0  # between two savings
 ALONE = 4  # of so many specimens, one is timed on one thread
 EDITS = 12  # of a specimen's plan
+GRAINED = 0.8  # how much later edits of grain come, which are legal nearly everywhere, than those that fuse
 
 Progress = Callable[[float, int, str], None]  # seconds passed, samples so far, what is timed
 Found = tuple[Samples, Samples]  # times and ratios
@@ -126,7 +127,8 @@ def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> 
     found = list(find(draft, Legality(graph, graph.values, places), list(draft)))
     made: list[Candidate] = []
     touched: set[str] = set()
-    for place in rng.permutation(len(found)):
+    chance = rng.random(len(found)) + [GRAINED * (candidate.strategy == GRAIN) for candidate in found]
+    for place in np.argsort(chance):
         candidate = found[place]
         if len(made) < EDITS and touched.isdisjoint(candidate.names) and apply(draft, candidate):
             touched.update(candidate.names)
