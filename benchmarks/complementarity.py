@@ -77,7 +77,7 @@ def executor(graph: Graph, complements: bool) -> Executor:
     spec = host_spec(config.isa)
     hoisted = hoist(native_form(skeleton(graph), spec), ())
     main = hoisted.main
-    planner = planner_of(config, spec, {})
+    planner = planner_of(config, spec, main, {})
     assert planner is not None
     planned = plan(main, main.values, layouts(main, main.values), replace(planner, complements=complements))
     shop = Workshop(config)

@@ -57,7 +57,7 @@ def build_hoisted(
 ) -> Build:
     """The build of a graph that is in its native form and split already."""
     graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
-    planner = planner_of(config, spec, dict(sizes))
+    planner = planner_of(config, spec, graph, dict(sizes))
     groups = make_groups(graph, graph.values, layouts(graph, graph.values), spec.l2_bytes, grouping, planner)
     return build_groups(hoisted, graph, groups, spec, config, make)
 

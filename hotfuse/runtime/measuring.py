@@ -56,7 +56,7 @@ def measure(
     types = given_types(main, inputs, lambda name: graph.constants[name].glance())
     sizes, places = dict(sizes_of(main, types)), layouts(main, main.values)
     if plan is None:
-        planner = planner_of(config, shop.spec, {})
+        planner = planner_of(config, shop.spec, main, {})
         groups = make_groups(main, main.values, places, shop.spec.l2_bytes, planner=planner)
     else:
         groups = list(plan(main))

@@ -237,7 +237,8 @@ def _needed(graph: Graph, groups: Sequence[Native]) -> tuple[list[Node], list[Na
 
 
 def _border(graph: Graph, items: Sequence[Item], natives: Sequence[Native]) -> tuple[list[str], list[str]]:
-    """What a run of kernels takes in, and what of its results others read."""
+    """What a run of kernels takes in, and what of its results others read: the model's own first and in their order, so that a
+    run that is the whole model can be called as it is (`runtime/quick`)."""
     written = {name for n in natives for name in n.writes}
     inputs = dict.fromkeys(name for n in natives for name in n.reads if name not in written)
     mine = {id(n) for n in natives}
@@ -247,4 +248,9 @@ def _border(graph: Graph, items: Sequence[Item], natives: Sequence[Native]) -> t
             read.update(item.uses)
         elif not mine & {id(n) for n in item}:
             read.update(name for n in item for name in n.reads)
-    return list(inputs), [name for n in natives for name in n.writes if name in read]
+    outputs = {name: None for n in natives for name in n.writes if name in read}
+    return _as_declared(inputs, graph.inputs), _as_declared(outputs, graph.outputs)
+
+
+def _as_declared(names: Mapping[str, None], declared: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys((*(name for name in declared if name in names), *names)))

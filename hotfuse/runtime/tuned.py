@@ -32,7 +32,7 @@ def tuned_plan(
     seconds: float,
 ) -> Planned:
     """The plan of `graph`, a main graph maybe with numbers for its sizes, for calls with such inputs."""
-    planner = planner_of(config, spec, sizes)
+    planner = planner_of(config, spec, graph, sizes)
     assert planner is not None, "rules measure nothing"
     track = Track(hoisted, graph, main, given, config)
     return tune(graph, graph.values, layouts(graph, graph.values), planner, track.race, seconds)
