@@ -4,8 +4,9 @@
            -> both plans timed in turns, group by group -> edits that gained are kept -> ... until nothing is left to try
 
 One trial answers for many edits: times are those of single groups amid their plan, and of edits that touch nothing in common
-each has groups of its own. What was tried is not tried again, and once the time is up what was found so far is the plan. Where
-all of it together is no faster than what it began with, that is the plan.
+each has groups of its own. It begins with what is predicted to be fastest. What was tried is not tried again, and once the time
+is up what was found so far is the plan. Where all of it together is no faster than what it began with, or than the rules' plan,
+that is the plan.
 
 State: what was tried.
 """
@@ -58,8 +59,7 @@ def tune(
     measure: Measure,
     seconds: float,
 ) -> Planned:
-    """The groups of a graph that were measured to be fastest, of what could be tried in that time. Beginning with those of the
-    rules."""
+    """The groups of a graph that were measured to be fastest, of what could be tried in that time."""
     return _Tuner(graph, values, layouts, planner, measure, time.monotonic() + seconds).run()
 
 
@@ -79,7 +79,10 @@ class _Tuner:
         self._steps: list[Step] = []
 
     def run(self) -> Planned:
-        first = groups = list(self._engine(None).draft.groups)
+        ruled = list(self._engine(None).draft.groups)
+        predicted = self._engine(None).run()
+        self._steps += predicted.steps
+        groups = [replace(group, row=0) for group in predicted.groups]
         for _ in range(MOST_TRIALS):
             if time.monotonic() > self._deadline:
                 break
@@ -88,18 +91,17 @@ class _Tuner:
             if not chosen:
                 break
             groups = self._trial(engine, groups, chosen)
-        ordered = list(self._engine(groups).ordered())
-        if first == groups and not any(group.row for group in ordered):
-            return Planned(tuple(first), tuple(self._steps))
-        best = min((first, groups, ordered), key=lambda each: self._call_s(first, each))
-        return Planned(tuple(best), tuple(self._steps))
+        return Planned(tuple(self._fastest(ruled, list(predicted.groups), groups)), tuple(self._steps))
 
-    def _call_s(self, first: Sequence[Fused], other: Sequence[Fused]) -> float:
-        """Of a call by one plan, in parts of one by the first."""
-        if other is first:
-            return 1.0
-        before, after = self._measure(first, other).call_s
-        return after / before
+    def _fastest(self, best: list[Fused], *others: list[Fused]) -> list[Fused]:
+        """The last of some plans that is faster than those before it, in whole calls. Orders that put groups side by side are
+        plans of their own."""
+        for other in others:
+            for groups in (other, self._engine(other).ordered()):
+                if groups != best:
+                    before, after = self._measure(best, groups).call_s
+                    best = groups if after < (1 - LEAST_GAIN / 2) * before else best
+        return best
 
     def _engine(self, groups: Sequence[Fused] | None) -> Engine:
         return Engine(self._graph, self._values, self._layouts, self._planner, groups)

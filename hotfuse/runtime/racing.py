@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from hotfuse.runtime.trace import Trace
 from hotfuse.runtime.tracer import Outlines, Tracer
 
 WARM = 2  # calls of each that nobody times
-LEAST, MOST = 7, 60  # calls of each
-LONG_S = 0.06  # in which there may be more than the least
+LEAST, MOST = 7, 100  # calls of each, with times of groups and without
+LONG_S = 0.05  # in which there may be more than the least
 
 Array = np.ndarray[Any, Any]
 
@@ -46,16 +46,19 @@ class Track:
         calls: list[list[float]] = [[], []]
         for executor, _ in pair * WARM:
             executor.run(self._given)
-        begun = time.perf_counter()
-        turn = 0
-        while turn < LEAST or (turn < MOST and time.perf_counter() - begun < LONG_S):
-            for place in (0, 1) if turn % 2 else (1, 0):
-                executor = pair[place][0]
-                executor.watch_next(self._tracer(executor, traces[place]))
-                started = time.perf_counter()
-                executor.run(self._given)
-                calls[place].append(time.perf_counter() - started)
-            turn += 1
+
+        def watched(place: int) -> None:
+            executor = pair[place][0]
+            executor.watch_next(self._tracer(executor, traces[place]))
+            executor.run(self._given)
+
+        def timed(place: int) -> None:
+            started = time.perf_counter()
+            pair[place][0].run(self._given)
+            calls[place].append(time.perf_counter() - started)
+
+        _in_turns(watched)
+        _in_turns(timed)
         laps = [_laps(found, units) for found, (_, units) in zip(traces, pair, strict=True)]
         return Race((laps[0], laps[1]), (statistics.median(calls[0]), statistics.median(calls[1])))
 
@@ -73,6 +76,15 @@ class Track:
 
     def _tracer(self, executor: Executor, traces: list[Trace]) -> Tracer:
         return Tracer(executor, lambda tracer: traces.append(tracer.trace("", self._outlines.of(tracer))))
+
+
+def _in_turns(run: Callable[[int], None]) -> None:
+    begun = time.perf_counter()
+    turn = 0
+    while turn < LEAST or (turn < MOST and time.perf_counter() - begun < LONG_S):
+        for place in (0, 1) if turn % 2 else (1, 0):
+            run(place)
+        turn += 1
 
 
 def _laps(traces: Sequence[Trace], units: dict[str, frozenset[str]]) -> list[Lap]:
