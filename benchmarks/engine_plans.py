@@ -100,7 +100,7 @@ def of_model(name: str) -> tuple[Graph, list[Array]]:
 def compared(name: str, graph: Graph, given: list[Array], config: Config, repeats: int, tune_s: float) -> Row:
     plans = [native_executor(graph, NUMPY, dataclasses.replace(config, fusion=way)) for way in ("rules", "engine")]
     if tune_s:
-        plans[1] = tuned_executor(graph, given, config, tune_s)
+        plans[1], _ = tuned_executor(graph, given, config, tune_s)
     wanted = Executor(trivial_plan(graph), NUMPY, config).run(given)
     calls = [call_of(graph, plan, given) for plan in plans]
     right = all(_agrees(got, want) for call in calls for got, want in zip(call(), wanted, strict=True))

@@ -52,6 +52,8 @@ class Config:
     tiles: str = _option("HOTFUSE_TILES", "")
     # which operators become one kernel: "engine" (what a model of the machine predicts to be fastest) or "rules" (plain ones)
     fusion: str = _option("HOTFUSE_FUSION", "engine")
+    # seconds in which plans are measured before the first answer, with tier=2 and wait=True
+    tune_s: float = _option("HOTFUSE_TUNE_S", 5.0, least=0)
     # capture and compile before the first answer of a shape class
     wait: bool = _option("HOTFUSE_WAIT", False)
     # raise where hotfuse would fall back

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from hotfuse.fusion.analyzer import Analyzer, placed
 from hotfuse.fusion.candidates import Candidate, find
 from hotfuse.fusion.chains import make_chains
-from hotfuse.fusion.criteria import Score, score
+from hotfuse.fusion.criteria import Score, score, show
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Legality
@@ -69,6 +69,11 @@ class Step:
     @property
     def gain_s(self) -> float:
         return self.before_s - self.after_s
+
+    def __str__(self) -> str:
+        how = "measured" if self.is_measured else "predicted"
+        times = f"{1e6 * self.before_s:.4g} us to {1e6 * self.after_s:.4g} us, give or take {1e6 * self.spread_s:.2g} us"
+        return f"{self.strategy}: {how} {times}; {show(self.scores)}"
 
 
 @dataclass(frozen=True, eq=False)

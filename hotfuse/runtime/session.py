@@ -100,7 +100,7 @@ class Session:
     def _compute(self, given: Sequence[Any]) -> list[Any]:
         """By native code where there is some. Inputs that it was not made for are tier 0's, and so are errors."""
         if self._compile:
-            self._make_native()
+            self._make_native(given)
         best, observer = self._best, self.observer
         if observer is None:
             return self._answer_by(best, given)[1]
@@ -163,14 +163,12 @@ class Session:
         executor.user = short
         return Serving(executor, tier, label, short)
 
-    def _make_native(self) -> None:
+    def _make_native(self, given: Sequence[Any]) -> None:
         with self._lock:
             if not self._compile:
                 return
-            from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
-
             try:
-                self.publish(self.serving(native_executor(self.graph, NUMPY, self.config), 1, "tier 1"))
+                self.publish(self._native(given))
                 self.events.emit("native.made", self.graph.name)
             except Exception as error:  # no defect of the generator may keep a model from answering
                 self.events.emit("native.failed", self.graph.name, f"{type(error).__name__}: {error}")
@@ -178,6 +176,19 @@ class Session:
                     raise
             finally:
                 self._compile = False
+
+    def _native(self, given: Sequence[Any]) -> Serving:
+        """Kernels for every size, and where tier 2 is asked for those that are measured to be fastest for a call's own."""
+        if self.config.tier == 2 and self.config.fusion == "engine":
+            from hotfuse.runtime.tuned import tuned_executor
+
+            executor, planned = tuned_executor(self.graph, given, self.config, self.config.tune_s)
+            for step in planned.steps:
+                self.events.emit("plan.edit", " + ".join(step.groups), str(step))
+            return self.serving(executor, 2, "tier 2")
+        from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
+
+        return self.serving(native_executor(self.graph, NUMPY, self.config), 1, "tier 1")
 
     @property
     def kernels(self) -> int:

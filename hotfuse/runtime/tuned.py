@@ -1,8 +1,9 @@
-"""Plans that were tuned: measured on inputs of a real call, in this process."""
+"""Plans that were tuned: measured on inputs of a real call, in this process, for the sizes of that call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hotfuse.config import Config
@@ -11,14 +12,28 @@ from hotfuse.fusion.tuning import tune
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
-from hotfuse.passes.hoist import Hoisted, hoist
-from hotfuse.runtime.build import attached, skeleton
-from hotfuse.runtime.building import build_groups, native_form
+from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.build import attached, baked, sizes_of, skeleton
+from hotfuse.runtime.building import build_groups, make_build
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.planning import planner_of
 from hotfuse.runtime.racing import Track
+
+
+def tuned_executor(graph: Graph, given: Sequence[Any], config: Config, seconds: float) -> tuple[Executor, Planned]:
+    """An executor of a graph whose constants never change: calls with inputs of such sizes run by a plan that was measured to
+    be fastest, others by the one that serves all. And that plan."""
+    shop = Workshop(config)
+    build = make_build(skeleton(graph), shop.spec, config, shop)
+    main = attached(build.hoisted, graph.constants)
+    types = {name: NUMPY.type_of(value) for name, value in zip(main.inputs, given, strict=True)}
+    sizes = sizes_of(main, types)
+    at_sizes = baked(build.main, dict(sizes)) if sizes else build.main
+    planned = tuned_plan(build.hoisted, at_sizes, main, given, dict(sizes), shop.spec, config, seconds)
+    special = build_groups(build.hoisted, at_sizes, planned.groups, shop.spec, config, shop).units
+    return build_executor(main, replace(build, special={sizes: special}), shop.kernels, NUMPY, config), planned
 
 
 def tuned_plan(
@@ -31,18 +46,8 @@ def tuned_plan(
     config: Config,
     seconds: float,
 ) -> Planned:
-    """The plan of `graph`, a main graph maybe with numbers for its sizes, for calls with such inputs."""
+    """The plan of `graph`, a main graph maybe with numbers for its sizes, for calls with such inputs. `main` has constants."""
     planner = planner_of(config, spec, graph, sizes)
     assert planner is not None, "rules measure nothing"
     track = Track(hoisted, graph, main, given, config)
     return tune(graph, graph.values, layouts(graph, graph.values), planner, track.race, seconds)
-
-
-def tuned_executor(graph: Graph, given: Sequence[Any], config: Config, seconds: float) -> Executor:
-    """An executor of a graph whose constants never change, tuned for calls with such inputs."""
-    shop = Workshop(config)
-    hoisted = hoist(native_form(skeleton(graph), shop.spec), ())
-    main = attached(hoisted, graph.constants)
-    planned = tuned_plan(hoisted, hoisted.main, main, given, {}, shop.spec, config, seconds)
-    build = build_groups(hoisted, hoisted.main, planned.groups, shop.spec, config, shop)
-    return build_executor(main, build, shop.kernels, NUMPY, config)

@@ -12,13 +12,14 @@ from hotfuse.errors import ParseError
 from hotfuse.hardware import samples as module
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import read_forest
+from hotfuse.hardware.pairs import GRAIN, PAIR_FEATURES
 from hotfuse.hardware.retrain import TrainRequest, train_here
-from hotfuse.hardware.samples import NO_SAMPLES, Samples, make_samples, read_samples, write_samples
+from hotfuse.hardware.samples import Samples, make_samples, no_samples, read_samples, write_samples
 
 
 def drawn(sources: range, noise: float = 0.01) -> Samples:
     """Of a machine on which the first feature decides."""
-    found = NO_SAMPLES
+    found = no_samples(FEATURES)
     for source in sources:
         rng = np.random.default_rng(source)
         rows = rng.uniform(0, 3, (10, len(FEATURES)))
@@ -40,7 +41,7 @@ def test_what_the_clock_could_not_tell_is_left_out() -> None:
 
 def test_the_bytes_say_all() -> None:
     found = drawn(range(3))
-    again = read_samples(write_samples(found))
+    again = read_samples(write_samples(found), FEATURES)
     for name in ("rows", "prior_s", "seconds", "spread", "source"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
 
@@ -58,35 +59,52 @@ def test_the_bytes_say_all() -> None:
 )
 def test_others_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ParseError, match="no samples"):
-        read_samples(write_samples(replace(drawn(range(3)), **changes)))
+        read_samples(write_samples(replace(drawn(range(3)), **changes)), FEATURES)
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 20, write_samples(NO_SAMPLES)[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\0" * 20, write_samples(no_samples(FEATURES))[:-1]])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ParseError):
-        read_samples(data)
+        read_samples(data, FEATURES)
 
 
 def test_too_little_is_not_trained_of() -> None:
-    reply = train_here(TrainRequest(drawn(range(4))))
+    reply = train_here(TrainRequest(drawn(range(4)), FEATURES))
     assert (reply.forest, reply.before, reply.after) == (b"", None, None)
 
 
 def test_a_forest_gives_way_to_a_better_one_only() -> None:
-    first = train_here(TrainRequest(drawn(range(20), noise=1.0)))
+    first = train_here(TrainRequest(drawn(range(20), noise=1.0), FEATURES))
     assert first.forest
     assert first.before is None
-    better = train_here(TrainRequest(drawn(range(100)), first.forest))
+    better = train_here(TrainRequest(drawn(range(100)), FEATURES, first.forest))
     assert better.forest
     assert better.before is not None
     assert better.after is not None
     assert better.after.median_error < better.before.median_error
-    worse = train_here(TrainRequest(drawn(range(20)), better.forest))
+    worse = train_here(TrainRequest(drawn(range(20)), FEATURES, better.forest))
     assert not worse.forest
 
 
 def test_no_forest_is_trained_of_what_is_held_out() -> None:
     found = drawn(range(50))
     strange = replace(found, seconds=np.where(found.is_held_out, 1e6, found.seconds))
-    for_all, without = (read_forest(train_here(TrainRequest(part)).forest) for part in (strange, found))
+    for_all, without = (read_forest(train_here(TrainRequest(part, FEATURES)).forest) for part in (strange, found))
     np.testing.assert_array_equal(for_all.trees(found.rows), without.trees(found.rows))
+
+
+def test_of_ratios_it_is_told_how_often_the_choice_is_right() -> None:
+    """Ratios that follow from one column, but for edits of grain, of which nobody asks whether to fuse."""
+    rng = np.random.default_rng(0)
+    found = no_samples(PAIR_FEATURES)
+    for source in range(60):
+        rows = rng.uniform(0, 1, (10, len(PAIR_FEATURES)))
+        grain = rng.random(10) < 0.3
+        rows[:, PAIR_FEATURES.index(f"by {GRAIN}")] = grain
+        ratios = np.where(grain, np.exp(rng.standard_normal(10)), np.exp(rows[:, 0] - 0.5))
+        found = found + make_samples(rows, np.ones(10), list(ratios), [0.02] * 10, source)
+    after = train_here(TrainRequest(found, PAIR_FEATURES, are_ratios=True)).after
+    assert after is not None
+    assert after.right > 0.85
+    fuses = (found.rows[:, PAIR_FEATURES.index(f"by {GRAIN}")] == 0) & found.is_held_out
+    assert 0 < after.decided <= fuses.sum()

@@ -14,7 +14,7 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime import calibrating as module
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibrating import gather, retrain, timed
-from hotfuse.runtime.calibration import FOREST, SAMPLES, Calibration
+from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
 from hotfuse.runtime.specimens import specimen
 from tests.hardware.test_model import RATES, work
 from tests.hardware.test_samples import drawn
@@ -56,8 +56,16 @@ def test_a_specimen_that_cannot_run_teaches_nothing(
     def fail(*_: object) -> list[object]:
         raise ExecutionError("planted")
 
-    monkeypatch.setattr(module, "measure", fail)
-    assert len(timed(calibration, specimen(0), config, 0)) == 0
+    monkeypatch.setattr(module, "random_plan", fail)
+    assert [len(samples) for samples in timed(calibration, specimen(0), config, 0)] == [0, 0]
+
+
+def test_every_group_and_every_edit_is_a_sample(calibration: Calibration, config: Config) -> None:
+    times, ratios = timed(calibration, specimen(3), config, 3)
+    assert len(times) > 2
+    assert len(ratios) > 0
+    assert (ratios.seconds > 0).all()
+    assert (times.source == 3).all()
 
 
 def test_a_worker_trains_and_the_forest_is_kept(calibration: Calibration, config: Config) -> None:
@@ -74,14 +82,22 @@ def test_a_worker_trains_and_the_forest_is_kept(calibration: Calibration, config
 
 
 def test_what_is_damaged_is_as_good_as_nothing(calibration: Calibration) -> None:
-    for kind in (SAMPLES, FOREST):
-        assert calibration.keep(kind, b"nothing of ours")
-    assert len(calibration.samples()) == 0
-    assert calibration.forest() == b""
+    for subject in SUBJECTS:
+        for kind in (subject.samples, subject.forest):
+            assert calibration.keep(kind, subject, b"nothing of ours")
+        assert len(calibration.samples(subject)) == 0
+        assert calibration.forest(subject) == b""
+    assert calibration.model().pairs is None
+
+
+def test_a_forest_of_other_columns_is_none(calibration: Calibration, config: Config) -> None:
+    reply = retrain(calibration, drawn(range(LEAST)), config)
+    assert calibration.keep(RATIOS.forest, RATIOS, reply.forest)
+    assert calibration.forest(RATIOS) == b""
 
 
 def test_without_a_cache_nothing_is_kept() -> None:
     calibration = Calibration(host_spec(), RATES, None)
-    assert not calibration.keep(SAMPLES, b"")
+    assert not calibration.keep(TIMES.samples, TIMES, b"")
     assert len(calibration.samples()) == 0
     assert calibration.forest() == b""
