@@ -19,6 +19,7 @@ from hotfuse.errors import InputError
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.metadata import Cost, NodeMeta, bytes_of, describe
+from hotfuse.runtime.planning import explain_pair
 from hotfuse.runtime.story import find_story
 
 MOST_LAYERS = 12
@@ -33,7 +34,8 @@ Examples:
   hotfuse explain bert.onnx --dim batch=8 --dim sequence=128
   hotfuse explain model.onnx --json - | jq .opaque
   hotfuse explain model.onnx --story
-  hotfuse explain model.onnx --story 3fa9c2""",
+  hotfuse explain model.onnx --story 3fa9c2
+  hotfuse explain model.onnx --why matmul_0 gelu_0""",
 )
 @click.argument("model", type=click.Path())
 @click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="The size of a free dim, for the costs shown.")
@@ -44,9 +46,24 @@ Examples:
     metavar="[ID]",
     help="Call the model until it is settled, then tell the story of a subgraph (its id, or a node in it), or list all.",
 )
+@click.option(
+    "--why",
+    "pair",
+    nargs=2,
+    metavar="A B",
+    help="Say why two nodes are one kernel or are not, and what each way to make one of them would do. Nodes have the names of "
+    "the model's layers, or those that `--story` and reports use.",
+)
 @click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0), help="The longest that may take.")
 @json_option
-def command(model: str, dims: Sequence[str], story: str | None, seconds: float, json_path: str | None) -> None:
+def command(
+    model: str,
+    dims: Sequence[str],
+    story: str | None,
+    pair: tuple[str, str] | None,
+    seconds: float,
+    json_path: str | None,
+) -> None:
     """Show the operators of MODEL (.onnx or .pt2) with their counts, cost and origin, and what is opaque and why."""
     console = make_console(json_path)
     with console.status(f"loading {model}"):
@@ -59,6 +76,9 @@ def command(model: str, dims: Sequence[str], story: str | None, seconds: float, 
     sizes.update(given)
     if story is not None:
         _tell(console, session, model, story, given, seconds, json_path)
+        return
+    if pair is not None:
+        _say_why(console, session, pair, sizes, json_path)
         return
     result = explanation(session.graph, sizes)
     result = {
@@ -94,6 +114,15 @@ def _tell(
     write_json(json_path, data)
     if problem is not None:
         raise problem
+
+
+def _say_why(console: Console, session: Any, pair: tuple[str, str], sizes: Mapping[str, int], json_path: str | None) -> None:
+    """What the fusion engine has to say of two nodes, at the sizes given."""
+    found = explain_pair(session.graph, session.config, pair, sizes)
+    console.print(f"{' and '.join(found.nodes)} {'are' if found.together else 'are not'} one kernel", markup=False)
+    for line in found.lines:
+        console.print(f"  {line}", markup=False)
+    write_json(json_path, {"nodes": found.nodes, "together": found.together, "why": found.lines})
 
 
 def explanation(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Any]:

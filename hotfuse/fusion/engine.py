@@ -16,16 +16,16 @@ State: none outside of one `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotfuse.fusion.analyzer import Analyzer, placed
-from hotfuse.fusion.candidates import Candidate, find
+from hotfuse.fusion.candidates import Candidate, find, verdicts
 from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.criteria import Score, score, show
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.edits import apply
-from hotfuse.fusion.legality import Legality
+from hotfuse.fusion.legality import Legality, Refusal
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.model import Model
@@ -167,6 +167,15 @@ class Engine:
     def candidates(self, around: Iterable[Item] | None = None) -> list[Candidate]:
         """The legal edits around some items, or all of them."""
         return list(find(self.draft, self._legality, list(self.draft) if around is None else around))
+
+    def verdicts(self, first: Item, second: Item) -> Iterator[tuple[str, Refusal | Weighed]]:
+        """Of each way to make one of two items: why that is not legal, or what it would do."""
+        first, second = self.draft.in_order((first, second))
+        for strategy, verdict in verdicts(self.draft, self._legality, first, second):
+            if isinstance(verdict, Refusal):
+                yield strategy, verdict
+            else:
+                yield strategy, self.weigh([Candidate(strategy, (first, second), (verdict,))])[0]
 
     def _edit(self, weighed: Sequence[Weighed]) -> list[Item]:
         """Make what still can be made, the best first; returns what is new."""

@@ -1,6 +1,6 @@
 """Tuning: edits that the model is not sure of are measured. What is faster stays.
 
-    groups -> candidates, those first that may gain most -> as many as do not touch each other in one trial plan
+    groups -> candidates, those first that may gain most (`fusion/strategies`), as many as do not touch each other in one trial
            -> both plans timed in turns, group by group -> edits that gained are kept -> ... until nothing is left to try
 
 One trial answers for many edits: times are those of single groups amid their plan, and of edits that touch nothing in common
@@ -17,16 +17,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine, Planned, Planner, Step, Weighed
 from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.strategies import Array, Policy, context, new_policy, reward
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
 
 LEAST_GAIN = 0.015  # of what an edit is about: repeated measurements of the same differ by as much
 DOUBT = 0.5  # of how far repeated measurements lie apart is no gain
-HOPE = 1.0  # standard deviations above its predicted gain that an edit is given: who is unsure is tried
 MOST_TRIED = 24  # edits in one trial
 MOST_TRIALS = 12
 
@@ -58,9 +60,12 @@ def tune(
     planner: Planner,
     measure: Measure,
     seconds: float,
-) -> Planned:
-    """The groups of a graph that were measured to be fastest, of what could be tried in that time."""
-    return _Tuner(graph, values, layouts, planner, measure, time.monotonic() + seconds).run()
+    policy: Policy | None = None,
+) -> tuple[Planned, Policy]:
+    """The groups of a graph that were measured to be fastest, of what could be tried in that time; and what the policy, which
+    says what to try, learned from it."""
+    tuner = _Tuner(graph, values, layouts, planner, measure, time.monotonic() + seconds, policy or new_policy())
+    return tuner.run(), tuner.policy
 
 
 class _Tuner:
@@ -72,7 +77,9 @@ class _Tuner:
         planner: Planner,
         measure: Measure,
         deadline: float,
+        policy: Policy,
     ) -> None:
+        self.policy = policy
         self._graph, self._values, self._layouts, self._planner = graph, values, layouts, planner
         self._measure, self._deadline = measure, deadline
         self._tried: set[tuple[str, tuple[Fused, ...]]] = set()
@@ -109,14 +116,17 @@ class _Tuner:
     def _chosen(self, engine: Engine) -> list[Weighed]:
         """Edits to try at once: the most promising first, none of which touches what another does."""
         found = [w for w in engine.weigh(engine.candidates()) if (w.candidate.strategy, w.candidate.made) not in self._tried]
-        hopeful = sorted(found, key=lambda w: -(w.gain_s + HOPE * w.spread_s))
+        if not found:
+            return []
+        hopes = self.policy.hope(np.array([_context(engine, weighed) for weighed in found]))
+        worth = hopes * [weighed.before_s for weighed in found]
         taken: set[str] = set()
         chosen: list[Weighed] = []
-        for weighed in hopeful:
-            near = {item.name for item in weighed.candidate.gone}
-            if weighed.gain_s + HOPE * weighed.spread_s > 0 and taken.isdisjoint(near):
+        for place in np.argsort(-worth, kind="stable"):
+            near = {item.name for item in found[place].candidate.gone}
+            if worth[place] > 0 and taken.isdisjoint(near):
                 taken |= near
-                chosen.append(weighed)
+                chosen.append(found[place])
         return chosen[:MOST_TRIED]
 
     def _trial(self, engine: Engine, groups: list[Fused], chosen: Sequence[Weighed]) -> list[Fused]:
@@ -125,14 +135,20 @@ class _Tuner:
         self._tried |= {(w.candidate.strategy, w.candidate.made) for w in chosen}
         race = self._measure(groups, engine.draft.groups)
         kept = []
+        contexts: list[Array] = []
+        rewards: list[float] = []
         for weighed in made:
             ids = frozenset(node.id for item in weighed.candidate.gone if item.group for node in item.group.nodes)
             (before, doubt), (after, more) = (sum_of(laps, ids) for laps in race.laps)
+            contexts.append(_context(engine, weighed))
+            rewards.append(reward(before, after))
             gain = before - after
             if gain > LEAST_GAIN * before + DOUBT * (doubt + more):
                 kept.append(weighed)
                 step = replace(engine.step(weighed), before_s=before, after_s=after, spread_s=doubt + more, is_measured=True)
                 self._steps.append(step)
+        if contexts:
+            self.policy = self.policy.learned(np.array(contexts), np.array(rewards))
         if not kept:
             return groups
         draft = Draft(self._graph, self._layouts, groups)
@@ -140,6 +156,11 @@ class _Tuner:
         for weighed in kept:
             apply(draft, weighed.candidate.on(items))
         return draft.groups
+
+
+def _context(engine: Engine, weighed: Weighed) -> Array:
+    step = engine.step(weighed)
+    return context(step.strategy, step.before_s, step.gain_s, step.spread_s, step.scores)
 
 
 def sum_of(laps: Sequence[Lap], ids: frozenset[str]) -> tuple[float, float]:

@@ -10,18 +10,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hotfuse.config import Config
+from hotfuse.errors import ParseError
 from hotfuse.fusion.analyzer import numbers
-from hotfuse.fusion.engine import Planner
+from hotfuse.fusion.engine import Engine, Planner
+from hotfuse.fusion.strategies import CONTEXT, Policy, new_policy, read_policy, write_policy
+from hotfuse.fusion.why import Why, find_node, why
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.rates import typical_rates
-from hotfuse.hardware.spec import Spec
+from hotfuse.hardware.rates import rates_key, typical_rates
+from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.ir.graph import Graph
+from hotfuse.ir.layout import layouts
 from hotfuse.ir.metadata import cost_of
+from hotfuse.passes.hoist import hoist
+from hotfuse.runtime.build import skeleton
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibration import Calibration
 from hotfuse.runtime.native_binding import ALONE
+from hotfuse.runtime.objects import generator_version
 from hotfuse.runtime.probes import kept_rates
 from hotfuse.runtime.threads import team_size
+
+POLICY = "policy"  # the kind in the cache
 
 
 def planner_of(config: Config, spec: Spec, graph: Graph, sizes: Mapping[str, int]) -> Planner | None:
@@ -32,6 +41,19 @@ def planner_of(config: Config, spec: Spec, graph: Graph, sizes: Mapping[str, int
     number = numbers(sizes)
     flops = sum(number(cost_of(graph, node).flops) for node in graph.nodes)
     return Planner(model if flops > ALONE else replace(model, threads=1), spec, sizes)
+
+
+def explain_pair(graph: Graph, config: Config, pair: tuple[str, str], sizes: Mapping[str, int]) -> Why:
+    """Why two nodes of a model are one kernel, or are not, by what is known of this machine."""
+    from hotfuse.runtime.building import native_form  # which asks us for plans
+
+    spec = host_spec(config.isa)
+    main = hoist(native_form(skeleton(graph), spec), ()).main
+    planner = planner_of(replace(config, fusion="engine"), spec, main, sizes)
+    assert planner is not None
+    engine = Engine(main, main.values, layouts(main, main.values), planner)
+    planned = engine.run()
+    return why(engine, planned, find_node(main, pair[0]), find_node(main, pair[1]))
 
 
 def known_model(config: Config, spec: Spec) -> Model:
@@ -47,6 +69,20 @@ def _known(folder: str, spec: Spec, threads: int) -> Model:
     return Calibration(spec, rates, cache).model()
 
 
-def forget_models() -> None:
-    """The machine was measured again."""
-    _known.cache_clear()
+def known_policy(config: Config, spec: Spec) -> Policy:
+    """What earlier tuning on this machine taught."""
+    cache = open_cache(config)
+    data = None if cache is None else cache.get(POLICY, _policy_key(config, spec))
+    try:
+        return new_policy() if data is None else read_policy(data)
+    except ParseError:
+        return new_policy()
+
+
+def keep_policy(config: Config, spec: Spec, policy: Policy) -> bool:
+    cache = open_cache(config)
+    return cache is not None and cache.put(POLICY, _policy_key(config, spec), write_policy(policy))
+
+
+def _policy_key(config: Config, spec: Spec) -> str:
+    return "\n".join((rates_key(spec, team_size(spec, config.threads)), generator_version(), *CONTEXT))

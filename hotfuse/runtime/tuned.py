@@ -18,7 +18,7 @@ from hotfuse.runtime.building import build_groups, make_build
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.planning import planner_of
+from hotfuse.runtime.planning import keep_policy, known_policy, planner_of
 from hotfuse.runtime.racing import Track
 
 
@@ -50,4 +50,7 @@ def tuned_plan(
     planner = planner_of(config, spec, graph, sizes)
     assert planner is not None, "rules measure nothing"
     track = Track(hoisted, graph, main, given, config)
-    return tune(graph, graph.values, layouts(graph, graph.values), planner, track.race, seconds)
+    places, policy = layouts(graph, graph.values), known_policy(config, spec)
+    planned, learned = tune(graph, graph.values, places, planner, track.race, seconds, policy)
+    keep_policy(config, spec, learned)
+    return planned

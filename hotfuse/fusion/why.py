@@ -1,0 +1,77 @@
+"""Why two nodes are one kernel, or are not: what the engine has to say of any two of them, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotfuse.errors import InputError
+from hotfuse.fusion.draft import Item
+from hotfuse.fusion.engine import BESIDE, Engine, Planned
+from hotfuse.fusion.legality import Refusal
+from hotfuse.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Why:
+    """`together`: they are one kernel. `lines` say why, each by itself."""
+
+    nodes: tuple[str, str]
+    together: bool
+    lines: tuple[str, ...]
+
+
+def find_node(graph: Graph, name: str) -> str:
+    """The node of this id, or the first one that comes from a layer or operator of that name."""
+    for id in (name, f"panel_{name}"):
+        if id in graph.by_id:
+            return id
+    for node in graph.nodes:
+        if name in (node.origin.layer, str(node.origin)) or (node.origin.layer and node.origin.layer.endswith(f"/{name}")):
+            return node.id
+    some = ", ".join(node.id for node in graph.nodes[:8])
+    raise InputError(f"there is no node {name!r}; nodes are {some}{' and more' if len(graph.nodes) > 8 else ''}")
+
+
+def why(engine: Engine, planned: Planned, first: str, second: str) -> Why:
+    """Of two nodes by id, after the engine planned their graph."""
+    items = [_item_of(engine, node) for node in (first, second)]
+    missing = [node for node, item in zip((first, second), items, strict=True) if item is None]
+    if missing:
+        return Why((first, second), False, tuple(f"{node} is a view: whoever reads it looks through it" for node in missing))
+    one, other = items
+    assert one is not None
+    assert other is not None
+    if one is other:
+        return Why((first, second), True, _story(planned, one))
+    lines = _verdicts(engine, one, other)
+    beside = [str(step) for step in planned.steps if set(step.made) == {one.name, other.name}]
+    return Why((first, second), False, (*lines, *beside))
+
+
+def _item_of(engine: Engine, node: str) -> Item | None:
+    for item in engine.draft:
+        if item.name == node or (item.group is not None and any(n.id == node for n in item.group.nodes)):
+            return item
+    return None
+
+
+def _story(planned: Planned, item: Item) -> tuple[str, ...]:
+    """The edits that an item came of, and what the rules had made one before."""
+    wanted, found = {item.name}, []
+    for step in reversed(planned.steps):
+        if step.strategy != BESIDE and wanted & set(step.made):
+            found.append(str(step))
+            wanted |= set(step.groups)
+    begun = "the rules make one of them: each reads the one before it, and nobody else does"
+    return (*reversed(found), *(() if found else (begun,)))
+
+
+def _verdicts(engine: Engine, one: Item, other: Item) -> tuple[str, ...]:
+    lines = []
+    for strategy, verdict in engine.verdicts(one, other):
+        if isinstance(verdict, Refusal):
+            lines.append(f"{strategy}: not legal, for {verdict.reason}")
+        else:
+            sure = "" if verdict.is_sure or not verdict.pays else "; that is not sure, so it is to be measured"
+            lines.append(f"{engine.step(verdict)}{sure}")
+    return tuple(lines)
