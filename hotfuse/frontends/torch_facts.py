@@ -18,6 +18,9 @@ from hotfuse.pace import Pace, hurry
 Facts = Mapping[str, Any]
 DEPTH = 4  # of containers and objects in each other
 
+# Of the environment: what a capture process adds to, and what pytest changes with every phase of a test.
+_RESTLESS = ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+
 
 def make_facts(tables: Iterable[Table], pace: Pace = hurry) -> dict[str, Any]:
     """The facts of classes and modules, by name; dictionaries of nameless objects count where a name leads to them."""
@@ -46,7 +49,7 @@ def _agree(ours: Any, theirs: Any) -> bool:
 def _fact(value: Any, depth: int) -> Any:
     kind = type(value).__qualname__
     if value is os.environ or value is os.getenv:
-        return kind, sorted(item for item in os.environ.items() if item[0] != "PYTHONPATH")  # a capture process adds to that
+        return kind, sorted(item for item in os.environ.items() if item[0] not in _RESTLESS)
     if isinstance(value, PLAIN):
         return kind, repr(value)
     if isinstance(value, types.FunctionType):
