@@ -118,7 +118,8 @@ def _today(asked: ReplayRequest) -> tuple[Finding, ...]:
         if program not in kernels:
             kernels[program] = Kernel(program, _code_of(program, spec))
 
-    build = build_hoisted(Hoisted(reproduction.graph), spec, asked.config, make)
+    ruled = replace(asked.config, fusion="rules")  # what the engine makes of a part depends on what was around it
+    build = build_hoisted(Hoisted(reproduction.graph), spec, ruled, make)
     if not build.units:
         why = "; ".join(dict.fromkeys(build.reasons.values())) or "nothing of it is for native code"
         return (Finding(TODAY, "", UNJUDGED, f"today's generator makes no kernel of it: {why}"),)

@@ -25,7 +25,7 @@ from hotfuse.runtime.verdict import UnitVerdict
 from tests.codegen.lowering import Make, graph_of
 
 Array = np.ndarray[Any, Any]
-CONFIG = Config(threads=2, strict=True)
+CONFIG = Config(threads=2, strict=True, fusion="rules")  # each operator that a test asks about is a unit
 SIZES = {"b": 3, "s": 7}
 
 # inputs that begin with w become weights

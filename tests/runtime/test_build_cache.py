@@ -59,7 +59,7 @@ def _config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A cache of its own, in which everything is written at once."""
     monkeypatch.setattr(DiskCache, "put_later", DiskCache.put)
     monkeypatch.setattr(build_cache, "version", lambda: "this one")
-    return Config(cache=str(tmp_path / "cache"), threads=1)
+    return Config(cache=str(tmp_path / "cache"), threads=1, fusion="rules")
 
 
 def weights(graph: Graph = GRAPH) -> Weight:

@@ -41,7 +41,7 @@ from hotfuse.runtime.objects import generator_version, object_key
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.workers import Job, Pool
 
-CONFIG = Config(cache="off", threads=1)
+CONFIG = Config(cache="off", threads=1, fusion="rules")
 WIDTH = 128  # a square weight is just large enough to stay out of a skeleton
 
 
