@@ -157,7 +157,9 @@ def test_a_fault_of_the_generator_leaves_nodes_to_tier_0(monkeypatch: pytest.Mon
 
 def test_what_was_compiled_once_comes_from_memory(fresh: Callable[[], Pool]) -> None:
     pool = fresh()
-    assert [build(pool).compiled for _ in range(2)] == [3, 0]
+    first, second = (build(pool) for _ in range(2))
+    assert first.compiled == len(first.objects) > 1  # how many depends on how wide vectors are
+    assert second.compiled == 0
 
 
 def test_what_was_compiled_once_comes_from_the_cache(fresh: Callable[[], Pool], tmp_path: Path) -> None:
