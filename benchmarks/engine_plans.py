@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import hotfuse
 from hotfuse.config import Config
-from hotfuse.entry import load_model
-from hotfuse.ir.graph import Graph
+from hotfuse.ir.graph import Constant, Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import native_executor
@@ -88,13 +88,16 @@ def subjects(options: argparse.Namespace) -> Iterator[tuple[str, Graph, list[Arr
 def of_model(name: str) -> tuple[Graph, list[Array]]:
     """A model of the suite, exported, with the inputs that it is measured with."""
     from hotfuse.cli.bench.models import Case
-    from hotfuse.cli.bench.subject import open_subject
+    from hotfuse.cli.bench.subject import export, torch_call
 
     with tempfile.TemporaryDirectory() as folder:
-        subject = open_subject(Case(name), Path(folder))
-        session = load_model(subject.onnx_path, Config(tier=0))
-        feeds = [np.asarray(subject.feeds[i.name]) for i in session.inputs]
-        return session.graph, feeds
+        call = torch_call(Case(name), Path(folder))
+        path = Path(folder) / "model.onnx"
+        export(call, path)
+        session = hotfuse.load(str(path), tier=0)
+        given = [tensor.numpy() for tensor in call.tensors]
+        graph = replace(session.graph, constants={n: Constant.of(c.numpy().copy()) for n, c in session.graph.constants.items()})
+        return graph, given
 
 
 def compared(name: str, graph: Graph, given: list[Array], config: Config, repeats: int, tune_s: float) -> Row:
