@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -19,7 +20,7 @@ import torch
 
 from hotfuse.errors import VerifyError
 from hotfuse.runtime import driver, leader
-from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver
+from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver, rows_of
 from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
 from tests.runtime.kernels import Chain, Marks, kernel, scratch_addresses, table
 
@@ -76,6 +77,49 @@ def test_a_thread_begins_with_its_own_share(every: int, unit: int) -> None:
         words[1] = 4 * turn + 2
         get_driver().run(job)
         assert (owners[0], owners[1 if every == 2 else 2]) == (first, second)
+
+
+def beside(marks: Marks, row: int, member: int, barrier: bool = False) -> Step:
+    return replace(marks.step, row=row, member=member, barrier=barrier)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(1, 1), (64, 1), (1, 64), (40, 40), (1, 1, 1), (5, 0, 9)])
+def test_steps_side_by_side_run_each_task_once(count: int, sizes: tuple[int, ...]) -> None:
+    before, after = Marks(9), Marks(11)
+    made = [Marks(max(tasks, 1), 1) for tasks in sizes]
+    steps = [beside(m, 1, place, place == len(made) - 1) for place, m in enumerate(made)]
+    steps = [replace(step, tasks=tasks) for step, tasks in zip(steps, sizes, strict=True)]
+    job = Job([before.step, *steps, after.step], count, scratch_bytes=100)
+    for turn in range(1, 30):
+        get_driver().run(job)
+        for marks, tasks in zip((before, *made, after), (9, *sizes, 11), strict=True):
+            assert set(marks.marks[:tasks]) <= {turn}
+
+
+def test_single_tasks_side_by_side_run_on_both_threads() -> None:
+    """Neither ends before the other has begun."""
+    begun, owners = np.zeros(1, np.int64), [np.zeros(1, np.int64) for _ in range(2)]
+    words = [table(begun, 2, owner) for owner in owners]
+    tables = [word.ctypes.data for word in words]
+    steps = [Step(kernel("gather"), at, 1, barrier=place == 1, row=1, member=place) for place, at in enumerate(tables)]
+    job = Job(steps, 2, scratch_bytes=64)
+    for turn in range(10):
+        for word in words:
+            word[1] = 2 * turn + 2
+        get_driver().run(job)
+        assert sorted(int(owner[0]) for owner in owners) == scratch_addresses(job)
+
+
+def test_rows_end_where_something_is_waited_for() -> None:
+    step = Step(1, 1, 1, barrier=False)
+    first, second, third = (replace(step, row=1, member=member) for member in (1, 2, 3))
+    assert rows_of([step, first, second, step]) == [(0, 1, 0), (1, 2, 1), (1, 2, 1), (3, 1, 0)]
+    assert rows_of([first, replace(second, barrier=True), third]) == [(0, 2, 1), (0, 2, 1), (2, 1, 0)]
+    assert rows_of([first, first, second]) == [(0, 3, 2)] * 3  # two kernels of one unit
+    assert rows_of([first, first]) == [(0, 1, 0), (1, 1, 0)]
+    assert rows_of([first, replace(second, row=2)]) == [(0, 1, 0), (1, 1, 0)]
+    assert rows_of([]) == []
 
 
 def test_no_steps_and_no_tasks() -> None:
