@@ -46,7 +46,8 @@ class SessionSubject:
     def __init__(self, session: Session, rules: Rules) -> None:
         self._held = weakref.ref(session)  # a model that nobody holds any more goes at once
         self._sample: Sample[dict[str, Array]] = Sample()
-        self._special: Shadow | Duel | None = None
+        self._shadow: Shadow | None = None
+        self._duel: Duel | None = None
         self._audit: tuple[Callable[[Job], None], Audited] | None = None
         self._attached: tuple[Hoisted, Graph] | None = None
         self._curious = 0  # how many of the next calls are looked at
@@ -63,13 +64,18 @@ class SessionSubject:
     # what the session tells, in callers' threads
 
     def turn(self, given: Sequence[Any]) -> Serving | None:
-        special = self._special
-        if special is None or not special.takes(_form(given)):
+        special = self._special(_form(given))
+        if special is None:
             return None
         return special.turn() if isinstance(special, Duel) else self._session.base
 
+    def _special(self, form: Hashable) -> Shadow | Duel | None:
+        """What a call of this form is for. A shadow is one call, and somebody waits for it: a duel goes on behind it."""
+        return next((each for each in (self._shadow, self._duel) if each is not None and each.takes(form)), None)
+
     def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
-        form, special, session = _form(given), self._special, self._session
+        form, session = _form(given), self._session
+        special = self._special(form)
         self._sample.offer(form, math.inf if serving.tier else seconds, lambda: self._copied(given))
         calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
@@ -78,9 +84,10 @@ class SessionSubject:
         if audit is not None and serving.tier and (copied := _copies(given, results)) is not None:
             self._audit = None
             self.controller.later(lambda: self._send_audit(*copied, *audit))
-        if isinstance(special, Shadow) and special.takes(form) and serving is session.base:
+        if isinstance(special, Shadow) and serving is session.base:
             self._give(special, given, results)
-        elif isinstance(special, Duel) and special.takes(form):
+            session.look_at_next()  # for a duel that waits
+        elif isinstance(special, Duel):
             special.note(serving, seconds)
             session.look_at_next()
         elif self._curious > 0:
@@ -91,7 +98,7 @@ class SessionSubject:
         """Have a call that the original answered answered by the candidate, too, when the caller has gone on."""
         copied = _copies(given, results)
         if copied is not None:
-            self._special = None
+            self._shadow = None
             self.controller.later(lambda: self._judge(shadow, *copied))
 
     def unit_seconds(self) -> Mapping[str, float]:
@@ -106,7 +113,7 @@ class SessionSubject:
     def close(self) -> None:
         self.controller.close()
         self.forget_sample()
-        self._special = self._attached = self._audit = None
+        self._shadow = self._duel = self._attached = self._audit = None
 
     def _copied(self, given: Sequence[Any]) -> dict[str, Array] | None:
         copies = _copies(given, ())
@@ -179,7 +186,7 @@ class SessionSubject:
         return session.serving(executor, tier, f"tier {tier}")
 
     def shadow(self, candidate: Serving, form: Hashable | None, report: Report) -> None:
-        self._special = Shadow(candidate, form, report)
+        self._shadow = Shadow(candidate, form, report)
         self.look_at_next()
 
     def _judge(self, shadow: Shadow, given: Sequence[Any], own: Sequence[Any]) -> None:
@@ -188,7 +195,7 @@ class SessionSubject:
         try:
             results = shadow.candidate.executor.run(given)
         except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
-            if self._special is None:  # what was asked for meanwhile comes first
+            if self._shadow is None:  # what was asked for meanwhile comes first
                 self.shadow(shadow.candidate, shadow.form, shadow.report)
         except Exception as error:
             shadow.report(False, f"{type(error).__name__}: {error}")
@@ -198,7 +205,7 @@ class SessionSubject:
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
         session = self._session
-        self._special = Duel(session.best, other or session.base, form, report, outsider=other is None)
+        self._duel = Duel(session.best, other or session.base, form, report, outsider=other is None)
         self.look_at_next()
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
@@ -229,7 +236,7 @@ class SessionSubject:
         return self._session.best.executor
 
     def publish(self, candidate: Serving | None) -> None:
-        self._special = None
+        self._shadow = self._duel = None
         self._session.publish(candidate)
         self._curious = FIRST_CALLS
 

@@ -70,7 +70,9 @@ class BodyBuilder:
             layout = self.layouts[value]
             strides = self.strides(layout)
             maker = self._makers.get(layout.root)
-            if maker is not None and self.part is None:
+            if maker is not None and self.part is not None:
+                raise TileError(f"{value} is a part of what the group makes")
+            if maker is not None:
                 return self._seen_through(value, maker, layout, strides)
             self.read(value, layout, strides)
         return self.held[value]

@@ -74,6 +74,8 @@ def find_joints(
 def _is_link(group: Fused, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> bool:
     """Whether a group is a product with a plain matrix, or folds the last axis of its rows, in order, to as many of them."""
     domain = group.domain
+    if group.placed or group.again:
+        return False
     if len(domain) < 2 or not isinstance(domain[-1], int) or _type(group.nodes[-1].id, values).shape != domain:
         return False
     if group.kind == "product":

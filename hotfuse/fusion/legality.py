@@ -11,13 +11,14 @@ plan's affair (`fusion/draft`): whether two groups may be one also depends on wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hotfuse.fusion.chains import link_refusal
-from hotfuse.fusion.rules import FOLDS, PLACED, Fused, is_pointwise, is_read_outside, results_of
+from hotfuse.fusion.rules import FOLDS, MAKES_ROWS, PLACED, Fused, is_pointwise, results_of
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.layout import Layout, broadcast_strides, point_strides
+from hotfuse.ir.layout import Layout, broadcast_strides, plain, point_strides
 from hotfuse.ir.types import Shape, TensorType
 
 MOST_NODES = 64  # of one group: code of more takes long to compile, and their values do not fit the registers
@@ -98,9 +99,11 @@ class Legality:
             name = made.inputs[0] or ""
         if self._shape(name) != group.domain:
             return Refusal("what is copied is not computed at every point")
-        seen = {view.id for view in views}
-        if is_read_outside(name, {*inside, *seen}, self.graph, self.layouts):
-            return Refusal(f"{name} is read in its own order as well")
+        chain = [name, *(view.id for view in reversed(views))]
+        for value, following in itertools.pairwise(chain):
+            others = (reader.id for reader in self.graph.consumers.get(value, ()) if reader.id not in inside)
+            if value in self.graph.kept or any(reader != following for reader in others):
+                return Refusal(f"{value} is read in its own order as well")
         nodes = (*group.nodes, *reversed(views))
         return replace(group, nodes=nodes, placed=len(views), parts=(*_parts(group), copy))
 
@@ -166,8 +169,12 @@ class Legality:
                 shape = self._shape(root)
                 if layout is None or shape is None or len(layout.shape) > len(points.domain):
                     return Refusal(f"{name} has more axes than the points")
+                if any(n.op == "concat" for n in second.nodes):
+                    return Refusal("the parts of a concat are read from memory")
+                missing = len(points.domain) - len(layout.shape)
+                whole = all(a in (1, b) for a, b in zip(layout.shape, points.domain[missing:], strict=True))
                 strides = broadcast_strides(layout, points.domain)
-                if layout.offset != 0 or strides != point_strides(shape, points.domain, points.folded):
+                if not whole or layout.offset != 0 or strides != point_strides(shape, points.domain, points.folded):
                     return Refusal(f"{node.op} reads other elements of {root} than those of its own points")
         return None
 
@@ -177,9 +184,16 @@ class Legality:
         dropped = tuple(size for axis, size in enumerate(points.domain) if axis not in points.folded)
         for name in results_of(made, self.graph, self.layouts):
             shape = self._shape(name)
-            if shape != points.domain and not (points.folded and shape in (rows, dropped)):
+            by_rows = bool(points.folded) and shape in (rows, dropped) and self._is_rows_value(name, shape, points)
+            if shape != points.domain and not by_rows:
                 return Refusal(f"{name} is read by others, and many points would compute each of its elements")
         return None
+
+    def _is_rows_value(self, name: str, shape: Shape, points: _Points) -> bool:
+        """Whether a value that has a row's shape is one: what merely goes over fewer points may have that shape by accident."""
+        if self.graph.producer[name].op in MAKES_ROWS:
+            return True
+        return broadcast_strides(plain(name, shape), points.domain) == point_strides(shape, points.domain, points.folded)
 
     def _shape(self, name: str) -> Shape | None:
         type = self.values[name].type

@@ -37,6 +37,7 @@ MOST_PARTS = 4  # of a concat that is read where its inputs are
 _PLACES = ("argmax", "argmin")
 _SCANS = ("cumsum", "cumprod")
 FOLDS = (*_NORMS, *_REDUCTIONS, *_PLACES, *_SCANS)
+MAKES_ROWS = (*_REDUCTIONS, *_PLACES, *_WINDOWS)  # a value for each row
 # eager's ndtr loses digits where 1 + erf cancels, and nobody else's code loses the same ones
 _NOT_NATIVE = ("lgamma", "digamma", "ndtr")
 

@@ -26,8 +26,9 @@ Weight = Callable[[str], Array]
 
 @dataclass(frozen=True, eq=False)
 class BuildRequest:
-    """`graph` is a skeleton; weights named in `live` change with every call. Of `config` the instruction set, the folder of
-    edited programs and the cache matter. With `sizes`, or another grouping, a variant of its units is asked for."""
+    """`graph` is a skeleton; weights named in `live` change with every call. Of `config` the instruction set, who decides on
+    fusion, the threads, the folder of edited programs and the cache matter. With `sizes`, or another grouping, a variant of its
+    units is asked for."""
 
     graph: Graph
     config: Config

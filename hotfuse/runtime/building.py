@@ -11,7 +11,7 @@ from hotfuse.codegen.native_form import native_graph
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.codegen.tile_files import edited
 from hotfuse.config import Config
-from hotfuse.errors import CodegenError, TileError
+from hotfuse.errors import CodegenError, IllegalEdit, TileError
 from hotfuse.fusion.grouping import AS_PLANNED, Grouping, joints, make_groups
 from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.spec import Spec
@@ -57,9 +57,22 @@ def build_hoisted(
 ) -> Build:
     """The build of a graph that is in its native form and split already."""
     graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
-    planner = planner_of(config, spec, graph, dict(sizes))
-    groups = make_groups(graph, graph.values, layouts(graph, graph.values), spec.l2_bytes, grouping, planner)
+    groups = _groups(graph, spec, config, sizes, grouping)
     return build_groups(hoisted, graph, groups, spec, config, make)
+
+
+def _groups(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping) -> list[Fused]:
+    """Those of the engine's plan; of the rules' where no plan can be made."""
+    places = layouts(graph, graph.values)
+    try:
+        planner = planner_of(config, spec, graph, dict(sizes))
+        return make_groups(graph, graph.values, places, spec.l2_bytes, grouping, planner)
+    except IllegalEdit:
+        raise
+    except Exception:  # no defect of the planner may keep a model from native code
+        if config.strict:
+            raise
+        return make_groups(graph, graph.values, places, spec.l2_bytes, grouping)
 
 
 def build_groups(hoisted: Hoisted, graph: Graph, groups: Sequence[Fused], spec: Spec, config: Config, make: MakeCode) -> Build:
@@ -100,7 +113,7 @@ class _Builder:
             used = tuple(replace(r, program=edited(r.program, self._config.tiles)) for r in recipes)
             for recipe in used:
                 self._make(recipe.program)
-            self.units.append(Unit(group.kind, nodes, used, group.row))
+            self.units.append(Unit(group.kind, self._with_views(group), used, group.row))
         except Exception as error:  # no defect of the generator may keep a model from answering
             if not isinstance(error, TileError | CodegenError):
                 self.lasting = False
@@ -111,6 +124,21 @@ class _Builder:
                 self.add(part)
             if not parts:
                 self.reasons |= {node.id: str(error) for node in group.nodes}
+
+    def _with_views(self, group: Fused) -> tuple[str, ...]:
+        """The nodes of a group, and the views through which they look at each other's results, in the graph's order."""
+        found = {node.id: node for node in group.nodes}
+        inside = {name for node in group.nodes for name in node.outputs}
+        for node in group.nodes:
+            for name in node.uses:
+                layout = self._places.get(name)
+                while name not in inside and layout is not None and layout.root in inside:
+                    view = self._graph.producer[name]
+                    found[view.id] = view
+                    name = view.inputs[0] or ""
+        return (
+            tuple(node.id for node in self._graph.nodes if node.id in found) if len(found) > len(group.nodes) else tuple(found)
+        )
 
 
 def _dims(type: Type) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from hotfuse.fusion.edits import apply
 from hotfuse.fusion.exploring import random_plan
 from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.rules import Fused
-from hotfuse.fusion.tuning import Lap, sum_of
+from hotfuse.fusion.tuning import Lap, computing, sum_of
 from hotfuse.hardware.features import rows_of
 from hotfuse.hardware.pairs import GRAIN, Edit, pair_rows
 from hotfuse.hardware.retrain import TrainReply, TrainRequest
@@ -94,12 +94,13 @@ def _raced(calibration: Calibration, subject: Specimen, config: Config, source: 
     given = [subject.inputs[name] for name in graph.inputs]
     race = Track(hoisted, graph, attached(hoisted, subject.graph.constants), given, config).race(groups, edited)
     plans = [_works(graph, plan) for plan in (groups, edited)]
-    rates, threads = calibration.rates, config.threads
+    rates, threads, places = calibration.rates, config.threads, layouts(graph, graph.values)
+    timed_ids = {lap.nodes for lap in race.laps[1]}
     seen: dict[tuple[str, ...], tuple[Work, Lap]] = {}
     for works, laps in zip(plans, race.laps, strict=True):
         by_nodes = {lap.nodes: lap for lap in laps}
         for nodes, work in works.items():
-            if (lap := by_nodes.get(frozenset(nodes))) is not None:
+            if (lap := by_nodes.get(computing(nodes, places))) is not None:
                 seen.setdefault(nodes, (work, lap))
     rows, prior = rows_of([work for work, _ in seen.values()], rates, threads)
     laps = [lap for _, lap in seen.values()]
@@ -111,7 +112,7 @@ def _raced(calibration: Calibration, subject: Specimen, config: Config, source: 
         made = [_ids(group) for group in candidate.made]
         region = frozenset(id for ids in gone for id in ids)
         (before, doubt), (after, more) = (sum_of(laps, region) for laps in race.laps)
-        if before > 0 and after > 0 and all(frozenset(ids) in {lap.nodes for lap in race.laps[1]} for ids in made):
+        if before > 0 and after > 0 and all(computing(ids, places) in timed_ids for ids in made):
             pairs.append(
                 Edit(candidate.strategy, *(tuple(p[i] for i in ids) for p, ids in zip(plans, (gone, made), strict=True)))
             )

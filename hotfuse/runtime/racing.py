@@ -14,8 +14,9 @@ import numpy as np
 
 from hotfuse.config import Config
 from hotfuse.fusion.rules import Fused
-from hotfuse.fusion.tuning import Lap, Race
+from hotfuse.fusion.tuning import Lap, Race, computing
 from hotfuse.ir.graph import Graph
+from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.building import build_groups
 from hotfuse.runtime.executor import Executor
@@ -26,6 +27,7 @@ from hotfuse.runtime.tracer import Outlines, Tracer
 
 WARM = 2  # calls of each that nobody times
 LEAST, MOST = 7, 100  # calls of each, with times of groups and without
+FEWEST, LEAST_S = 2, 1.0  # calls of each, where the least would take longer than that
 LONG_S = 0.05  # in which there may be more than the least
 
 Array = np.ndarray[Any, Any]
@@ -39,6 +41,7 @@ class Track:
         self._shop = Workshop(config)
         self._known: dict[tuple[Fused, ...], tuple[Executor, dict[str, frozenset[str]]]] = {}
         self._outlines = Outlines()
+        self._layouts = layouts(graph, graph.values)
 
     def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
         pair = [self._executor(groups) for groups in (first, second)]
@@ -68,7 +71,7 @@ class Track:
         if found is None:
             build = build_groups(self._hoisted, self._graph, groups, self._shop.spec, self._config, self._shop)
             executor = build_executor(self._main, build, self._shop.kernels, NUMPY, self._config)
-            found = executor, {unit.name: frozenset(unit.nodes) for unit in build.units}
+            found = executor, {unit.name: computing(unit.nodes, self._layouts) for unit in build.units}
         self._known[key] = found
         while len(self._known) > 3:
             del self._known[next(iter(self._known))]
@@ -81,7 +84,7 @@ class Track:
 def _in_turns(run: Callable[[int], None]) -> None:
     begun = time.perf_counter()
     turn = 0
-    while turn < LEAST or (turn < MOST and time.perf_counter() - begun < LONG_S):
+    while turn < FEWEST or (turn < MOST and time.perf_counter() - begun < (LEAST_S if turn < LEAST else LONG_S)):
         for place in (0, 1) if turn % 2 else (1, 0):
             run(place)
         turn += 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hotfuse.config import Config
+from hotfuse.errors import BadIndex, DimError
 from hotfuse.fusion.engine import Planned
 from hotfuse.fusion.tuning import tune
 from hotfuse.hardware.spec import Spec
@@ -31,7 +32,10 @@ def tuned_executor(graph: Graph, given: Sequence[Any], config: Config, seconds: 
     types = {name: NUMPY.type_of(value) for name, value in zip(main.inputs, given, strict=True)}
     sizes = sizes_of(main, types)
     at_sizes = baked(build.main, dict(sizes)) if sizes else build.main
-    planned = tuned_plan(build.hoisted, at_sizes, main, given, dict(sizes), shop.spec, config, seconds)
+    try:
+        planned = tuned_plan(build.hoisted, at_sizes, main, given, dict(sizes), shop.spec, config, seconds)
+    except (BadIndex, DimError):  # a call that kernels do not answer tells nothing of their speed
+        return build_executor(main, build, shop.kernels, NUMPY, config), Planned(())
     special = build_groups(build.hoisted, at_sizes, planned.groups, shop.spec, config, shop).units
     return build_executor(main, replace(build, special={sizes: special}), shop.kernels, NUMPY, config), planned
 
