@@ -33,6 +33,7 @@ from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.session import Session
+from hotfuse.runtime.turns import Duel, Shadow
 from tests.adaptive.waiting import in_background, in_vain
 
 Array = np.ndarray[Any, Any]
@@ -334,14 +335,30 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
     original = session.base.executor.run
     assert told(original) == [(True, "")]
     assert told(fail(DimError("other sizes"))) == []
-    assert subject._special.candidate is candidate  # the next call may do
-    late, subject._special = subject._special, "a duel"
+    assert subject._shadow.candidate is candidate  # the next call may do
+    late, subject._shadow = subject._shadow, "another"
     subject._judge(late, [feed()], [feed()])
-    assert subject._special == "a duel"  # what was asked for meanwhile stays
+    assert subject._shadow == "another"  # what was asked for meanwhile stays
     assert told(fail(ValueError("broken"))) == [(False, "ValueError: broken")]
     ((ok, reason),) = told(lambda given: [original(given)[0] + 1])
     assert not ok
     assert "elements differ" in reason
+
+
+def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
+    """Nor the other way round: whoever asked would wait for ever."""
+    subject: Any = session.observer
+    form = (feed().shape,)
+    subject.shadow(session.base, form, lambda ok, reason: None)
+    subject.duel(form, None, lambda times: None)
+    assert isinstance(subject._special(form), Shadow)
+    assert subject._special("another form") is None
+    subject._shadow = None
+    assert isinstance(subject._special(form), Duel)
+    subject.shadow(session.base, form, lambda ok, reason: None)
+    assert subject._duel is not None
+    subject.publish(None)
+    assert subject._special(form) is None
 
 
 def rules(session: Session, **changes: Any) -> None:

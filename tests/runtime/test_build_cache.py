@@ -93,7 +93,7 @@ from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.build_cache import cached_build, cached_proof, with_digests
 from hotfuse.runtime.build_request import BuildRequest, ProveRequest
 graph = read_record(Graph, open(sys.argv[1], "rb").read())
-config = Config(cache=sys.argv[2], threads=1)
+config = Config(cache=sys.argv[2], threads=1, fusion="rules")
 x = np.load(sys.argv[3])
 reply = cached_build(BuildRequest(skeleton(graph), config))
 asked = with_digests(ProveRequest(reply.build, reply.objects, {"x": x}, config), lambda name: graph.constants[name].numpy())
