@@ -52,9 +52,8 @@ def numbers(sizes: Mapping[str, int]) -> Number:
         if found is None:
             given = {s.name: sizes.get(s.name, max(s.minimum, TYPICAL)) for s in symbols_of((dim,))}
             result = substitute(dim, given)
-            found = known[dim] = (
-                max(1, result) if isinstance(result, int) else TYPICAL
-            )  # a size that nobody told may be too small
+            # where nobody told, the typical size may be too small for what is taken from it
+            found = known[dim] = max(1, result) if isinstance(result, int) else TYPICAL
         return found
 
     return number

@@ -7,7 +7,7 @@ and nobody else does. A chain grows while the weights of its products fit the pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hotfuse.fusion.rules import Fused, results_of
 from hotfuse.ir.dim import Dim
@@ -24,25 +24,22 @@ def make_chains(
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
     cache_bytes: int,
-    loose: Collection[str] = (),
-    tied: Sequence[Collection[str]] = (),
 ) -> list[Fused]:
-    """The groups, some of them joined, in an order in which they can run. Groups of nodes in `loose` are not joined; those
-    whose nodes are all in one of `tied` are, however large their weights."""
+    """The groups, some of them joined, in an order in which they can run."""
     chains: dict[int, list[Fused]] = {}  # by the place of the last link
     made_by = {node.id: place for place, group in enumerate(groups) for node in group.nodes}
     taken: set[int] = set()
     for place, group in enumerate(groups):
-        if not _is_link(group, values, layouts) or group.nodes[-1].id in loose:
+        if not _is_link(group, values, layouts):
             continue
         before = _source(group, graph, made_by, groups, values, layouts)
-        links = [*chains.get(before, [groups[before]]), group] if before is not None else [group]
-        if before is not None and groups[before].nodes[-1].id not in loose:
-            wanted = any({node.id for link in links for node in link.nodes} <= set(ids) for ids in tied)
-            if wanted or _weights(links, values) * SHARE <= cache_bytes:
-                chains[place] = links
-                chains.pop(before, None)
-                taken.add(before)
+        if before is None:
+            continue
+        links = [*chains.get(before, [groups[before]]), group]
+        if _weights(links, values) * SHARE <= cache_bytes:
+            chains[place] = links
+            chains.pop(before, None)
+            taken.add(before)
     joined = []
     for place, group in enumerate(groups):
         if place in chains:

@@ -136,9 +136,9 @@ class _Builder:
                     view = self._graph.producer[name]
                     found[view.id] = view
                     name = view.inputs[0] or ""
-        return (
-            tuple(node.id for node in self._graph.nodes if node.id in found) if len(found) > len(group.nodes) else tuple(found)
-        )
+        if len(found) == len(group.nodes):
+            return tuple(found)
+        return tuple(node.id for node in self._graph.nodes if node.id in found)
 
 
 def _dims(type: Type) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ Every thread walks over all steps. In a step it takes `chunk` tasks at a time an
 until none are left. Tasks lie in lanes, one for each thread: of every `every` tasks a lane has a share, cut at multiples of
 `unit`. A thread begins with its own lane and goes on with the others' when that is empty: it mostly reads what it wrote itself,
 which the caches of another core would take long to hand over, and cores of a shared machine are never equally fast. A step of
-one chunk always runs on thread 0, so two of them in a row need no barrier between them. One thread alone runs each step as one
+one chunk runs on thread 0, but for those side by side with others (below). One thread alone runs each step as one
 call, in order.
 
 Steps that are to run side by side lie in a row, `length` of them from step `first` on: thread t begins with the one `ahead` * t
