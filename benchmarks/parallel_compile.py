@@ -21,8 +21,9 @@ from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import F32, TensorType
 from hotfuse.runtime.build import skeleton
-from hotfuse.runtime.build_jobs import MODULE, build_job, worker_job
-from hotfuse.runtime.build_request import BuildReply, BuildRequest, WakeUp
+from hotfuse.runtime.build_jobs import build_job
+from hotfuse.runtime.build_pool import MODULE, wake_job
+from hotfuse.runtime.build_request import BuildReply, BuildRequest
 from hotfuse.runtime.workers import Job, Pool
 
 BOUND = 1.8
@@ -64,7 +65,7 @@ def build_s(graph: Graph, workers: int) -> tuple[float, int]:
     config = Config(cache="off", workers=workers)
     pool = Pool(MODULE, workers, name="build worker")
     try:
-        _wait_for(pool, [worker_job("wake up", WakeUp, WakeUp, lambda _: None, config) for _ in range(workers)])
+        _wait_for(pool, [wake_job(config) for _ in range(workers)])
         request = BuildRequest(skeleton(graph), config, helpers=workers - 1)
         found: list[BuildReply | BaseException] = []
         begun = time.perf_counter()

@@ -35,14 +35,24 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
 
         return compile_exported(load_archive(source, chosen), chosen, adapt)
     _refuse_torch(source)
+    if chosen.adapts:
+        from hotfuse.adaptive.maker import constant_bytes, wake_early
+
+        wake_early(chosen, _file_bytes(source))
     from hotfuse.frontends.onnx_model import load_onnx
 
     imported = load_onnx(source, chosen)
     if chosen.adapts:
-        from hotfuse.adaptive.maker import wake_early
-
-        wake_early(chosen, imported.graph)
+        wake_early(chosen, constant_bytes(imported.graph))  # weights may lie elsewhere
     return _open(imported, chosen)
+
+
+def _file_bytes(source: Any) -> int:
+    """Of a model's file; 0 where it is none, or cannot be read: who reads it says why."""
+    if isinstance(source, (str, os.PathLike)):
+        with contextlib.suppress(OSError, ValueError):
+            return os.path.getsize(source)
+    return 0
 
 
 def _open(imported: ImportedModel, config: Config) -> Session:

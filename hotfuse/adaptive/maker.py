@@ -19,7 +19,7 @@ from hotfuse.adaptive.target import Target
 from hotfuse.config import Config
 from hotfuse.errors import WorkerError
 from hotfuse.ir.graph import Graph
-from hotfuse.ir.types import TensorType, Type
+from hotfuse.ir.types import TensorType
 from hotfuse.pace import Pace, Unhurried, imports
 from hotfuse.runtime.cache import open_cache
 
@@ -39,21 +39,23 @@ def may_find(config: Config) -> bool:
     return cache is not None and not cache.is_empty
 
 
-def wake_early(config: Config, graph: Graph) -> None:
+def wake_early(config: Config, weights_bytes: int) -> None:
     """Where there is nothing to find, have workers start while a large model is loaded: they are there by the time that it is
     hot, which takes a few calls, and takes nothing from the first. Small ones may never be hot."""
 
     def wake() -> None:
-        from hotfuse.runtime.build_jobs import wake_workers
+        from hotfuse.runtime.build_pool import wake_workers
 
         wake_workers(config)
 
-    if sum(_bytes(graph.type(name)) for name in graph.constants) >= LARGE_BYTES and not may_find(config):
+    if weights_bytes >= LARGE_BYTES and not may_find(config):
         BACKGROUND.post(wake)
 
 
-def _bytes(type: Type) -> int:
-    return type.nbytes if isinstance(type, TensorType) and type.is_static else 0
+def constant_bytes(graph: Graph) -> int:
+    """Of all weights of a model."""
+    types = (graph.type(name) for name in graph.constants)
+    return sum(type.nbytes for type in types if isinstance(type, TensorType) and type.is_static)
 
 
 class Maker:
@@ -179,7 +181,7 @@ class Maker:
 
     def _open_pool(self) -> Pool:
         if self._pool is None:
-            from hotfuse.runtime.build_jobs import build_pool
+            from hotfuse.runtime.build_pool import build_pool
 
             self._pool = build_pool(self._subject.config)
         return self._pool

@@ -1,11 +1,10 @@
 """The jobs of a build worker: what it is asked goes there as a parcel, and its answer comes back as one.
 
-State: the pool of this process, made when the first job needs it.
+State: none.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,6 @@ import numpy as np
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 from hotfuse.ir.graph import Graph
-from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.build import Build
@@ -28,16 +26,13 @@ from hotfuse.runtime.build_request import (
     HelpRequest,
     ProveReply,
     ProveRequest,
-    WakeUp,
     Weight,
 )
 from hotfuse.runtime.child import Serve
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import Pile
-from hotfuse.runtime.workers import Job, Pool
-from hotfuse.stress import CALM, parse
-
-MODULE = "hotfuse.runtime.build_worker"
+from hotfuse.runtime.workers import Job
+from hotfuse.stress import parse
 
 Reply = TypeVar("Reply")
 
@@ -63,18 +58,6 @@ def worker_job(
         read=lambda body: _expected(reply, unwrap(body, pace())),
         stress=parse(config.stress),
     )
-
-
-def wake_workers(config: Config, most: int = 2) -> None:
-    """Have workers ready for what is built soon. Whether that succeeds is seen then. Of two the first is there to build, the
-    second to prove what it built."""
-    pool = build_pool(config)
-    if not pool.pids and not pool.unfinished:
-        count = min(pool.size, config.workers, most)
-        for number in range(count):
-            wake_up = functools.partial(WakeUp, proves=number == count - 1)
-            job = worker_job("wake up", wake_up, WakeUp, lambda _: None, config)
-            pool.submit(replace(job, stress=CALM))
 
 
 def build_job(
@@ -146,16 +129,3 @@ def ask_weights(model: Build | Graph, ask_back: Callable[[bytes], bytes]) -> Wei
         return np.frombuffer(ask_back(name.encode()), type.dtype.numpy).reshape(type.sizes)
 
     return weight
-
-
-def build_pool(config: Config) -> Pool:
-    """The pool that builds and proves for all models of this process, as large as the first of them had it."""
-    global _pool
-    with _LOCK:
-        if _pool is None:
-            _pool = Pool(MODULE, config.workers, name="build worker")
-        return _pool
-
-
-_LOCK = make_lock()
-_pool: Pool | None = None

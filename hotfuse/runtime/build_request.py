@@ -85,11 +85,3 @@ class HelpRequest:
 @dataclass(frozen=True, eq=False)
 class HelpReply:
     made: int
-
-
-@dataclass(frozen=True)
-class WakeUp:
-    """Nothing to do but to be there, with all modules, those that a proof needs among them (`proves`): something is to be built
-    soon. It is its own reply."""
-
-    proves: bool = True

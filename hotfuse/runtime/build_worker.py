@@ -1,6 +1,6 @@
 """The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
 
-    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest, TrainRequest or WakeUp, as a parcel
+    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest or TrainRequest, as a parcel
     reply     its reply
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
@@ -11,6 +11,7 @@ State: none between requests but imported modules.
 from __future__ import annotations
 
 import os
+import threading
 
 from hotfuse.runtime.child_main import AskBack, run
 
@@ -27,7 +28,7 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
     from hotfuse.hardware.retrain import TrainRequest, train_here
     from hotfuse.runtime.audit import AuditRequest, audit_here
     from hotfuse.runtime.build_jobs import ask_weights
-    from hotfuse.runtime.build_request import BuildRequest, HelpRequest, WakeUp
+    from hotfuse.runtime.build_request import BuildRequest, HelpRequest
     from hotfuse.runtime.build_work import build_here, prove_here
     from hotfuse.runtime.faults import commit, fault_of
     from hotfuse.runtime.foundry import help_here
@@ -37,11 +38,6 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
     if fault := fault_of(request):
         commit(fault)
     asked = unwrap(request)
-    if isinstance(asked, WakeUp):
-        if asked.proves:
-            import scipy.special  # noqa: F401  (the original of some operators: a proof would wait for it)
-
-        return wrap(asked)
     if isinstance(asked, BuildRequest):
         return wrap(build_here(asked, ask_back if asked.helpers else None))
     if isinstance(asked, HelpRequest):
@@ -58,7 +54,13 @@ def _prepare(greeting: bytes) -> None:
     """Import what every request needs, so that a warm process answers at once."""
     from hotfuse.runtime.build_work import warm_up
 
+    threading.Thread(target=_import_originals, daemon=True).start()
     warm_up()
+
+
+def _import_originals() -> None:
+    """The original of some operators, which a proof would wait for and a build needs not: LLVM leaves the interpreter free."""
+    import scipy.special  # noqa: F401
 
 
 if __name__ == "__main__":

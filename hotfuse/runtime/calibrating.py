@@ -37,7 +37,8 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import hoist
 from hotfuse.runtime.build import attached, skeleton
-from hotfuse.runtime.build_jobs import build_pool, worker_job
+from hotfuse.runtime.build_jobs import worker_job
+from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.building import native_form
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
 from hotfuse.runtime.racing import Track

@@ -5,6 +5,7 @@ It reads frames (a letter, 8 bytes of length, then the body) from the socket tha
     parent  G  greeting: JSON with the parent's process id and import path
             G  what this program in particular needs to know         ->  A once it is ready, or F
             R  request                                               ->  A answer, or F text: why there is none
+            R  nothing: is it there?                                 ->  A nothing
     child   Q  a question while it works on a request                ->  S what the parent serves, or N text: why nothing
 
 It dies with its parent: the kernel kills it (PR_SET_PDEATHSIG), and a thread that reads leaves when the socket closes. Nothing
@@ -57,7 +58,7 @@ def run(answer: Answer, prepare: Callable[[bytes], None]) -> NoReturn:
     while True:
         _, request = parent.receive()
         try:
-            kind, body = ANSWER, answer(request, parent.ask_back)
+            kind, body = ANSWER, answer(request, parent.ask_back) if request else b""
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit of a model, too

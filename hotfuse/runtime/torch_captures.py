@@ -173,7 +173,7 @@ class Captures:
         submit(job, urgent)
         if self.config.adapts:
             with imports(self._pace()):
-                from hotfuse.runtime.build_jobs import wake_workers
+                from hotfuse.runtime.build_pool import wake_workers
 
             wake_workers(self.config, most=1)  # the capture needs the cores more than a second one
 

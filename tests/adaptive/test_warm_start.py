@@ -55,11 +55,11 @@ import sys, time
 import hotfuse
 from hotfuse.adaptive import maker
 from hotfuse.adaptive.background import BACKGROUND
-from hotfuse.runtime import build_jobs
+from hotfuse.runtime import build_pool
 maker.LARGE_BYTES = int(sys.argv[2])
 from tests.adaptive import test_session_subject as test
 woken = []
-build_jobs.wake_workers = lambda config: woken.append("hotfuse.frontends.onnx_model" in sys.modules)
+build_pool.wake_workers = lambda config: woken.append("hotfuse.frontends.onnx_model" in sys.modules)
 with hotfuse.load(test.model().SerializeToString(), tier=sys.argv[1] if sys.argv[1] == "auto" else int(sys.argv[1])):
     BACKGROUND.post(lambda: woken.append("done"))
     while sys.argv[1] == "auto" and "done" not in woken:

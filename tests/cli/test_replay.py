@@ -21,7 +21,8 @@ from hotfuse.codegen.tile_check import check
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, TileError
 from hotfuse.events import EventLog
-from hotfuse.runtime.build_jobs import build_pool, prove_job
+from hotfuse.runtime.build_jobs import prove_job
+from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.build_request import ProveReply, ProveRequest
 from hotfuse.runtime.reproduce import ReproduceRequest, submit_reproduction
 from hotfuse.runtime.reproduction_folder import read_reproduction

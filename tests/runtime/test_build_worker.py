@@ -28,7 +28,8 @@ from hotfuse.ir.types import BF16, F32, tensor
 from hotfuse.pace import hurry
 from hotfuse.runtime import objects
 from hotfuse.runtime.build import attached, skeleton
-from hotfuse.runtime.build_jobs import MODULE, ask_weights, build_job, build_pool, prove_job, serve_weights
+from hotfuse.runtime.build_jobs import ask_weights, build_job, prove_job, serve_weights
+from hotfuse.runtime.build_pool import MODULE, build_pool
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.cache import open_cache

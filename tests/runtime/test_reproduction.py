@@ -20,7 +20,7 @@ from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, LimitExceeded, ParseError
 from hotfuse.events import Event, EventLog
 from hotfuse.runtime import reproduction_folder as folders
-from hotfuse.runtime.build_jobs import build_pool
+from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.replay import COMPILED, RIGHT, TODAY, TOGETHER, WRONG, ReplayRequest, replay_here
 from hotfuse.runtime.reproduce import note_reproduction, reproduce_here, submit_reproduction
 from hotfuse.runtime.reproduction import Reproduction, cut_call

@@ -21,7 +21,7 @@ from hotfuse.frontends import torch_skeleton, torch_watch
 from hotfuse.frontends.torch_skeleton import make_skeleton
 from hotfuse.frontends.torch_watch import ModuleWatch, same_state
 from hotfuse.pace import REST_S, WORK_S, Unhurried, hurry
-from hotfuse.runtime import build_jobs, torch_captures
+from hotfuse.runtime import build_pool, torch_captures
 from hotfuse.runtime.patience import LEAST_CALLS, MOST_CALLS, Patience
 from hotfuse.runtime.torch_classes import LOOK_EVERY
 from hotfuse.runtime.torch_module import controls
@@ -452,7 +452,7 @@ def test_only_work_that_nobody_waits_for_rests(options: Any, rests: bool, monkey
 
 def test_a_build_worker_wakes_while_a_module_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[Any] = []
-    monkeypatch.setattr(build_jobs, "wake_workers", lambda config, most: woken.append(config.adapts))
+    monkeypatch.setattr(build_pool, "wake_workers", lambda config, most: woken.append(config.adapts))
     fast = hotfuse.compile(torch.nn.Linear(4, 4), cache="off")
     fast(X)
     assert fast.settle(120)
@@ -461,13 +461,13 @@ def test_a_build_worker_wakes_while_a_module_is_captured(monkeypatch: pytest.Mon
 
 def test_a_worker_that_is_to_wake_is_there_soon() -> None:
     config = Config(cache="off")
-    build_jobs.wake_workers(config)
-    pool = build_jobs.build_pool(config)
+    build_pool.wake_workers(config)
+    pool = build_pool.build_pool(config)
     deadline = time.monotonic() + 60
     while pool.unfinished and time.monotonic() < deadline:
         time.sleep(0.01)
     assert pool.pids
     before = pool.pids
-    build_jobs.wake_workers(config)
+    build_pool.wake_workers(config)
     assert pool.unfinished == ()
     assert pool.pids == before
