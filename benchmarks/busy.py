@@ -104,7 +104,9 @@ def serving(model: str, folder: Path) -> Call:
     import hotfuse
 
     path = folder / "model.onnx"
-    subprocess.run([sys.executable, "-W", "ignore", "-m", "benchmarks.busy", "--model", model, "--export", str(path)], check=True)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.busy", "--model", model, "--export", str(path)], check=True
+    )
     session = hotfuse.load(str(path), tier=1, wait=True)
     with np.load(path.with_suffix(".npz")) as found:
         feeds = dict(found)

@@ -53,9 +53,7 @@ Progress = Callable[[float, int, str], None]  # seconds passed, samples so far, 
 Found = tuple[Samples, Samples]  # times and ratios
 
 
-def gather(
-    calibration: Calibration, config: Config, seconds: float, progress: Progress, quiet: Quiet | None = None
-) -> Found:
+def gather(calibration: Calibration, config: Config, seconds: float, progress: Progress, quiet: Quiet | None = None) -> Found:
     """Time specimens for so many seconds, after those that were timed before. `quiet` says when; what is waited does not count,
     and where there is no more patience all ends with what was found so far."""
     times, ratios = (calibration.samples(subject) for subject in SUBJECTS)
@@ -173,7 +171,7 @@ def retrain(calibration: Calibration, samples: Samples, config: Config, subject:
         found.append(result)
         done.set()
 
-    build_pool(config).submit(worker_job("training", lambda: asked, TrainReply, finish, config))
+    build_pool(config).submit(worker_job("training", lambda: asked, TrainReply, finish, config, kind="train"))
     done.wait()
     (reply,) = found
     if not isinstance(reply, TrainReply):

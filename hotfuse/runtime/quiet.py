@@ -3,8 +3,8 @@
 Whoever else uses this machine comes first, a model that serves in another process above all: a team of threads waits for its
 slowest, so a core that is shared for some milliseconds slows the whole call, however nice the other is. And what is measured
 beside others is not worth much. So measuring begins where others had next to nothing of the cores for a moment, looks again
-between its pieces, and waits, but no longer in all than its patience lasts: on a machine that is never idle it ends with what it
-has.
+between its pieces, and waits, but no longer in all than its patience lasts: on a machine that is never idle it ends with what
+it has.
 
 State: a `Quiet` has its last look, whether that was quiet, and how long it has waited. One thread uses it.
 """
