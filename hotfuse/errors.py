@@ -16,6 +16,7 @@
     ├── CodegenError          generated code that LLVM refuses, or an object that must not be loaded
     ├── CaptureError          a PyTorch model could not be captured (serving goes on eagerly unless strict)
     ├── WorkerError           a process that works for this one gave no answer; says whether it crashed, hung or was too large
+    ├── NoIdleCores           others use the machine, and what needs it for itself waited long enough
     └── ExecutionError        an operator failed while running; says which, and where it is in the user's model
 
 A message says what is wrong, where in the user's model, and what to do next.
@@ -98,6 +99,10 @@ class WorkerError(HotfuseError):
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
         self.cause = cause
+
+
+class NoIdleCores(HotfuseError):
+    pass
 
 
 class ExecutionError(HotfuseError, RuntimeError):

@@ -5,6 +5,9 @@ that work behind models are stopped for as long as calls are under way, and thre
 hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, one at a time and
 in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.)
 
+Who goes on does so on another core than the caller who lets it: Linux likes to run it at once, in place of whoever woke it, and
+the caller, whose answer is ready, would wait for some 5 ms (one call of MiniLM in ten while something was built).
+
 State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
 which of them were stopped, and how busy the last moments were.
 """
@@ -12,10 +15,11 @@ which of them were stopped, and how busy the last moments were.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hotfuse.locks import make_lock
 
@@ -125,6 +129,8 @@ class RightOfWay:
             return
         self._stopped.add(process)  # before it is, and until it goes on: whatever comes in between, nobody forgets it
         with contextlib.suppress(OSError):
+            if not stands:
+                _keep_off_this_core(process)
             os.kill(process, signal.SIGSTOP if stands else signal.SIGCONT)
         if not stands:
             self._stopped.discard(process)
@@ -134,5 +140,22 @@ class RightOfWay:
         self.__init__()  # type: ignore[misc]
 
 
+def _keep_off_this_core(process: int) -> None:
+    """Of the cores that this thread may run on a process has all but the one that this thread is on."""
+    if _this_core is not None:
+        cores = os.sched_getaffinity(0)
+        here = _this_core()
+        if here in cores and len(cores) > 1:
+            os.sched_setaffinity(process, cores - {here})
+
+
+def _find_this_core() -> Callable[[], int] | None:
+    try:
+        return ctypes.CDLL(None).sched_getcpu if hasattr(os, "sched_setaffinity") else None
+    except (OSError, AttributeError):
+        return None
+
+
+_this_core = _find_this_core()
 RIGHT_OF_WAY = RightOfWay()
 os.register_at_fork(after_in_child=RIGHT_OF_WAY._after_fork)

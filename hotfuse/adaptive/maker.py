@@ -169,7 +169,7 @@ class Maker:
         submit_reproduction(self.submit, str(target), asked, subject.weight, subject.events)
 
     def submit(self, job: Job) -> None:
-        """Have a job done by the pool. What costs a process its life is told."""
+        """Have a job done by the pool. What costs a process its life is told, and why a job has to wait."""
         from hotfuse.runtime.workers import is_death
 
         def finish(result: Any) -> None:
@@ -177,7 +177,10 @@ class Maker:
                 self._subject.events.emit("worker.died", job.label, str(result))
             job.finish(result)
 
-        self._open_pool().submit(replace(job, finish=finish))
+        def waits(reason: str) -> None:
+            self._subject.events.emit("worker.waits", job.label, reason)
+
+        self._open_pool().submit(replace(job, finish=finish, waits=waits))
 
     def _open_pool(self) -> Pool:
         if self._pool is None:

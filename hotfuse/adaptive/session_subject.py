@@ -229,7 +229,7 @@ class SessionSubject:
                 report(form, "", 0.0)  # nobody looked: that says nothing
                 session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
 
-        submit(worker_job(f"{self.name}: audit", lambda: asked, AuditReply, finish, self.config, self.weight))
+        submit(worker_job(f"{self.name}: audit", lambda: asked, AuditReply, finish, self.config, self.weight, kind="audit"))
 
     @property
     def executor(self) -> Executor | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hotfuse.cli.view import json_option, make_console, make_progress, make_table, write_json
 from hotfuse.config import Config
+from hotfuse.errors import NoIdleCores
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.retrain import TrainReply
 from hotfuse.hardware.spec import Spec, host_spec
@@ -17,9 +18,11 @@ from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import gather, retrain
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
 from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
+from hotfuse.runtime.quiet import Quiet, in_back_seat
 from hotfuse.runtime.threads import team_size
 
 SECONDS = 150.0
+PATIENCE_S = 600.0  # in which others leave the cores, or nothing more is measured
 
 
 @click.command(
@@ -28,25 +31,32 @@ SECONDS = 150.0
 Examples:
   hotfuse calibrate                  measure this machine, time kernels, and keep what was found
   hotfuse calibrate --seconds 20     less exactly; the next time goes on where this one ended
+  hotfuse calibrate --now            do not wait until nobody else uses the machine
   hotfuse calibrate --show           see what is known; only rates that are not are measured""",
 )
 @click.option("--show", is_flag=True, help="Show what is known. Only rates that nobody measured are measured.")
 @click.option("--seconds", type=click.FloatRange(0), default=SECONDS, show_default=True, help="How long kernels are timed.")
+@click.option("--now", is_flag=True, help="Measure even while others use the cores; a model that serves then is slower.")
 @json_option
-def command(show: bool, seconds: float, json_path: str | None) -> None:
+def command(show: bool, seconds: float, now: bool, json_path: str | None) -> None:
     """Measure what this machine can do, and learn how long kernels take on it.
 
     First bandwidth of caches and memory, arithmetic and the cost of threads, for some seconds; then kernels of small random
-    models. Nothing else should run meanwhile. What was found is kept in the cache until the machine, or the share of it that
-    this process may use, is another one; who is interrupted goes on where it was.
+    models. Nothing else should run meanwhile: while others use the cores it waits, for ten minutes in all at most, and has only
+    what they leave. What was found is kept in the cache until the machine, or the share of it that this process may use, is
+    another one; who is interrupted goes on where it was.
     """
+    in_back_seat(lambda: _calibrate(show, seconds, None if now else Quiet(PATIENCE_S), json_path), "idle")
+
+
+def _calibrate(show: bool, seconds: float, quiet: Quiet | None, json_path: str | None) -> None:
     console = make_console(json_path)
     config = dataclasses.replace(Config.from_environment(), tier=1, wait=True)
     spec, cache = host_spec(config.isa), open_cache(config)
     threads = team_size(spec, config.threads)
     rates = kept_rates(spec, threads, cache) if show else None
     if rates is None:
-        rates = _measured(console, spec, threads, cache)
+        rates = _measured(console, spec, threads, cache, quiet)
         if not keep_rates(rates, spec, cache):
             console.print("It could not be kept: see `hotfuse cache stats`.")
     console.print(make_table("Bandwidth in GB/s", (">of a part of", *_heads(threads)), bandwidth_rows(rates, spec)))
@@ -54,7 +64,7 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
     console.print(make_table("Other rates", ("what", ">measured"), other_rows(rates)))
     console.print()
     calibration = Calibration(spec, rates, cache)
-    trained = () if show else _trained(console, calibration, config, seconds)
+    trained = () if show else _trained(console, calibration, config, seconds, quiet)
     console.print(make_table("How long kernels take", ("what", ">found"), model_rows(calibration, trained)))
     write_json(
         json_path,
@@ -68,18 +78,27 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
     )
 
 
-def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | None) -> Rates:
+def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | None, quiet: Quiet | None) -> Rates:
+    """New rates; where others leave no idle cores, those that were measured before."""
     with make_progress(console) as progress:
         task = progress.add_task("")
-        return measure_rates(
-            spec,
-            threads,
-            cache,
-            lambda what, number, of: progress.update(task, description=what, completed=number - 1, total=of),
-        )
+
+        def told(what: str, number: int, of: int) -> None:
+            progress.update(task, description=what, completed=number - 1, total=of)
+
+        try:
+            return measure_rates(spec, threads, cache, told, quiet)
+        except NoIdleCores:
+            known = kept_rates(spec, threads, cache)
+            if known is None:
+                raise
+    console.print("Others use the cores: the rates are those that were measured before.")
+    return known
 
 
-def _trained(console: Console, calibration: Calibration, config: Config, seconds: float) -> tuple[TrainReply, ...]:
+def _trained(
+    console: Console, calibration: Calibration, config: Config, seconds: float, quiet: Quiet | None
+) -> tuple[TrainReply, ...]:
     with make_progress(console) as progress:
         task = progress.add_task("", total=round(seconds))
         found = gather(
@@ -87,6 +106,7 @@ def _trained(console: Console, calibration: Calibration, config: Config, seconds
             config,
             seconds,
             lambda passed, count, what: progress.update(task, description=f"{what}, {count} kernels", completed=round(passed)),
+            quiet,
         )
         progress.update(task, description="training", completed=round(seconds))
         return tuple(retrain(calibration, s, config, subject) for s, subject in zip(found, SUBJECTS, strict=True))

@@ -22,6 +22,7 @@ COMMANDS = (
     ("doctor", "Show what this machine offers, what is missing, and what to do."),
     ("demo", "Train, load and run a small real model, with a view of each step."),
 )
+YIELDING = ("calibrate",)  # whoever else uses the machine comes first, from their first import on
 
 
 class Commands(click.Group):
@@ -33,7 +34,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"hotfuse.cli.{name}").command
+        command: click.Command = _imported(name).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -55,6 +56,17 @@ class Commands(click.Group):
                 raise
             message = f"{type(error).__name__}: {_one_line(error)} (a defect of hotfuse; `hotfuse --debug ...` shows where)"
             raise click.ClickException(message) from error
+
+
+def _imported(name: str) -> Any:
+    def load() -> Any:
+        return importlib.import_module(f"hotfuse.cli.{name}")
+
+    if name not in YIELDING:
+        return load()
+    from hotfuse.runtime.quiet import in_back_seat
+
+    return in_back_seat(load, "idle")
 
 
 def _one_line(error: BaseException) -> str:

@@ -31,6 +31,7 @@ from hotfuse.runtime.build_request import (
 from hotfuse.runtime.child import Serve
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import Pile
+from hotfuse.runtime.scheduler import Kind
 from hotfuse.runtime.workers import Job
 from hotfuse.stress import parse
 
@@ -45,8 +46,9 @@ def worker_job(
     config: Config,
     weight: Weight | None = None,
     pace: Callable[[], Pace] = Unhurried,
+    kind: Kind = "build",
 ) -> Job:
-    """A job that is answered by a reply of this kind. `weight` gives a weight of the model, by name, where the worker may ask
+    """A job that is answered by a reply of this class. `weight` gives a weight of the model, by name, where the worker may ask
     for one; it is called by a worker's thread."""
     return Job(
         label,
@@ -57,6 +59,7 @@ def worker_job(
         serve=None if weight is None else serve_weights(weight),
         read=lambda body: _expected(reply, unwrap(body, pace())),
         stress=parse(config.stress),
+        kind=kind,
     )
 
 
@@ -92,7 +95,7 @@ def _help_job(label: str, pile: Pile, number: int, config: Config) -> Job:
         pile.check()
         return HelpRequest(config)
 
-    job = worker_job(label, request, HelpReply, lambda result: pile.left(number), config)
+    job = worker_job(label, request, HelpReply, lambda result: pile.left(number), config, kind="help")
     return replace(job, serve=pile.helper(number))
 
 
@@ -104,7 +107,7 @@ def prove_job(
     config: Config,
     pace: Callable[[], Pace] = Unhurried,
 ) -> Job:
-    return worker_job(label, request, ProveReply, finish, config, weight, pace)
+    return worker_job(label, request, ProveReply, finish, config, weight, pace, "prove")
 
 
 def _expected(kind: type[Reply], record: Any) -> Reply:

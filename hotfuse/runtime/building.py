@@ -23,7 +23,9 @@ from hotfuse.passes.dead_code import remove_dead
 from hotfuse.passes.fold import fold_constants
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.build import Build, Sizes, Unit, baked
+from hotfuse.runtime.partition import with_share
 from hotfuse.runtime.planning import planner_of
+from hotfuse.runtime.threads import team_size
 
 MakeCode = Callable[[TileProgram], object]  # raises CodegenError where there can be none
 
@@ -63,22 +65,29 @@ def build_hoisted(
 
 def _groups(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping) -> list[Fused]:
     """Those of the engine's plan; of the rules' where no plan can be made."""
-    places = layouts(graph, graph.values)
+    places, cache_bytes = layouts(graph, graph.values), _share(spec, config).l2_bytes
     try:
         planner = planner_of(config, spec, graph, dict(sizes))
-        return make_groups(graph, graph.values, places, spec.l2_bytes, grouping, planner)
+        if planner is not None:
+            planner = replace(planner, spec=_share(spec, config))
+        return make_groups(graph, graph.values, places, cache_bytes, grouping, planner)
     except IllegalEdit:
         raise
     except Exception:  # no defect of the planner may keep a model from native code
         if config.strict:
             raise
-        return make_groups(graph, graph.values, places, spec.l2_bytes, grouping)
+        return make_groups(graph, graph.values, places, cache_bytes, grouping)
+
+
+def _share(spec: Spec, config: Config) -> Spec:
+    """The machine as one thread of a team sees it."""
+    return with_share(spec, team_size(spec, config.threads))
 
 
 def build_groups(hoisted: Hoisted, graph: Graph, groups: Sequence[Fused], spec: Spec, config: Config, make: MakeCode) -> Build:
     """The build of these groups of a main graph, or of that graph with numbers for its sizes."""
     places = layouts(graph, graph.values)
-    builder = _Builder(graph, places, spec, config, make)
+    builder = _Builder(graph, places, _share(spec, config), config, make)
     for group in groups:
         builder.add(group)
     found = joints(groups, graph, graph.values, places)

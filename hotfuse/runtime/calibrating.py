@@ -41,6 +41,7 @@ from hotfuse.runtime.build_jobs import worker_job
 from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.building import native_form
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
+from hotfuse.runtime.quiet import Quiet
 from hotfuse.runtime.racing import Track
 from hotfuse.runtime.specimens import Specimen, specimen
 
@@ -53,19 +54,29 @@ Progress = Callable[[float, int, str], None]  # seconds passed, samples so far, 
 Found = tuple[Samples, Samples]  # times and ratios
 
 
-def gather(calibration: Calibration, config: Config, seconds: float, progress: Progress) -> Found:
-    """Time specimens for so many seconds, after those that were timed before."""
+def gather(calibration: Calibration, config: Config, seconds: float, progress: Progress, quiet: Quiet | None = None) -> Found:
+    """Time specimens for so many seconds, after those that were timed before. `quiet` says when; what is waited does not count,
+    and where there is no more patience all ends with what was found so far."""
     times, ratios = (calibration.samples(subject) for subject in SUBJECTS)
     seed = int(times.source.max()) + 1 if len(times) else 0
     begun = kept = time.monotonic()
+    waited = 0.0 if quiet is None else quiet.waited_s
+
+    def passed() -> float:
+        return time.monotonic() - begun - (0.0 if quiet is None else quiet.waited_s - waited)
+
+    def pause(cores: float) -> None:
+        progress(passed(), len(times), f"waiting: others have {cores:.1f} cores")
 
     def keep() -> None:
         for subject, samples in zip(SUBJECTS, (times, ratios), strict=True):
             calibration.keep(subject.samples, subject, write_samples(samples))
 
     try:
-        while (passed := time.monotonic() - begun) < seconds:
-            progress(passed, len(times), f"specimen {seed}")
+        while passed() < seconds:
+            if quiet is not None and not quiet.wait(pause):
+                break
+            progress(passed(), len(times), f"specimen {seed}")
             new_times, new_ratios = timed(calibration, specimen(seed), config, seed)
             times, ratios = times + new_times, ratios + new_ratios
             seed += 1
@@ -161,7 +172,7 @@ def retrain(calibration: Calibration, samples: Samples, config: Config, subject:
         found.append(result)
         done.set()
 
-    build_pool(config).submit(worker_job("training", lambda: asked, TrainReply, finish, config))
+    build_pool(config).submit(worker_job("training", lambda: asked, TrainReply, finish, config, kind="train"))
     done.wait()
     (reply,) = found
     if not isinstance(reply, TrainReply):

@@ -218,6 +218,11 @@ def _of_process() -> Iterable[Family]:
     sizes = [({"folder": path}, _folder_bytes(path)) for path in folders]
     yield _family("cache_bytes", "gauge", "Files in the cache on disk.", sizes)
     yield _family("queue_length", "gauge", "Jobs that workers have not finished.", [({}, queue)])
+    held_back: Counter[str] = Counter()
+    for pool in list(workers._POOLS) if workers else ():
+        held_back.update(pool.held_back)
+    waits = [({"cause": cause}, n) for cause, n in sorted(held_back.items())]
+    yield _family("held_back_total", "counter", "Jobs that had to wait, though a worker was free.", waits)
     dropped = "Events that could not be appended to a log file."
     yield _family("event_log_dropped_total", "counter", dropped, [({}, dropped_lines())])
 

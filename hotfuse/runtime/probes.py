@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hotfuse.codegen.link import Code
-from hotfuse.errors import ParseError
+from hotfuse.errors import NoIdleCores, ParseError
 from hotfuse.hardware.machine import usable_memory_bytes
 from hotfuse.hardware.rates import KIB, MIB, Curve, Pair, Rates, print_rates, rates_key, read_rates
 from hotfuse.hardware.spec import Spec
@@ -27,6 +27,7 @@ from hotfuse.runtime.driver import Driver, Job, Step, get_driver
 from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.objects import object_of_ir
 from hotfuse.runtime.probe_ir import FLOPS_PER_TILE, TILES, chains, probe_ir
+from hotfuse.runtime.quiet import Quiet
 
 ROUND_S = 0.002
 ROUNDS = 5
@@ -129,13 +130,22 @@ class Prober:
         self.spreads.append((high - low) / 2 / middle)
 
 
-def measure_rates(spec: Spec, threads: int, cache: DiskCache | None, progress: Progress = quietly) -> Rates:
-    """Takes some seconds, in which nothing else should run. `progress` is told what comes next, as which of how many."""
+def measure_rates(
+    spec: Spec, threads: int, cache: DiskCache | None, progress: Progress = quietly, quiet: Quiet | None = None
+) -> Rates:
+    """Takes some seconds, in which nothing else should run: `quiet` waits for that, and where it has no more patience nothing
+    is measured (NoIdleCores). `progress` is told what comes next, as which of how many."""
     prober = Prober(spec, threads, cache)
     done = itertools.count(1)
 
     def told(what: str) -> None:
-        progress(what, next(done), 2 * PASSES * len(prober.sizes) + 4)
+        number, of = next(done), 2 * PASSES * len(prober.sizes) + 4
+        if quiet is not None and not quiet.wait(lambda cores: progress(f"waiting: others have {cores:.1f} cores", number, of)):
+            raise NoIdleCores(
+                f"others used the cores for {quiet.waited_s:.0f} s, in which nothing could be measured; try again later, or "
+                f"`hotfuse calibrate --now`"
+            )
+        progress(what, number, of)
 
     def curve(probe: str) -> Curve:
         best = dict.fromkeys(prober.sizes, (0.0, 0.0))

@@ -155,7 +155,8 @@ def submit_reproduction(
         else:
             note_reproduction(events, label, result)
 
-    submit(worker_job(f"reproduction of {label}", lambda: request, ReproduceReply, finish, request.config, weight))
+    what = f"reproduction of {label}"
+    submit(worker_job(what, lambda: request, ReproduceReply, finish, request.config, weight, kind="reproduce"))
 
 
 def note_reproduction(events: EventLog, subject: str, result: ReproduceReply | BaseException) -> None:

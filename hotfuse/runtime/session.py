@@ -182,7 +182,10 @@ class Session:
         if self.config.tier == 2 and self.config.fusion == "engine":
             from hotfuse.runtime.tuned import tuned_executor
 
-            executor, planned = tuned_executor(self.graph, given, self.config, self.config.tune_s)
+            def busy(reason: str) -> None:
+                self.events.emit("plan.untuned", self.graph.name, reason)
+
+            executor, planned = tuned_executor(self.graph, given, self.config, self.config.tune_s, busy)
             for step in planned.steps:
                 self.events.emit("plan.edit", " + ".join(step.groups), str(step))
             return self.serving(executor, 2, "tier 2")

@@ -1,15 +1,20 @@
-"""Plans that were tuned: measured on inputs of a real call, in this process, for the sizes of that call."""
+"""Plans that were tuned: measured on inputs of a real call, in this process, for the sizes of that call.
+
+What others want of the cores comes first (`quiet`), for as long as plans may be tuned: where that leaves nothing to measure in,
+the predicted plan is the one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hotfuse.config import Config
-from hotfuse.errors import BadIndex, DimError
-from hotfuse.fusion.engine import Planned
-from hotfuse.fusion.tuning import tune
+from hotfuse.errors import BadIndex, DimError, NoIdleCores
+from hotfuse.fusion.engine import Planned, plan
+from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.tuning import Race, tune
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
@@ -20,12 +25,15 @@ from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.planning import keep_policy, known_policy, planner_of
+from hotfuse.runtime.quiet import Quiet, in_back_seat
 from hotfuse.runtime.racing import Track
 
 
-def tuned_executor(graph: Graph, given: Sequence[Any], config: Config, seconds: float) -> tuple[Executor, Planned]:
+def tuned_executor(
+    graph: Graph, given: Sequence[Any], config: Config, seconds: float, busy: Callable[[str], None] | None = None
+) -> tuple[Executor, Planned]:
     """An executor of a graph whose constants never change: calls with inputs of such sizes run by a plan that was measured to
-    be fastest, others by the one that serves all. And that plan."""
+    be fastest, others by the one that serves all. And that plan. `busy` is told why nothing could be measured."""
     shop = Workshop(config)
     build = make_build(skeleton(graph), shop.spec, config, shop)
     main = attached(build.hoisted, graph.constants)
@@ -33,7 +41,7 @@ def tuned_executor(graph: Graph, given: Sequence[Any], config: Config, seconds: 
     sizes = sizes_of(main, types)
     at_sizes = baked(build.main, dict(sizes)) if sizes else build.main
     try:
-        planned = tuned_plan(build.hoisted, at_sizes, main, given, dict(sizes), shop.spec, config, seconds)
+        planned = tuned_plan(build.hoisted, at_sizes, main, given, dict(sizes), shop.spec, config, seconds, busy)
     except (BadIndex, DimError):  # a call that kernels do not answer tells nothing of their speed
         return build_executor(main, build, shop.kernels, NUMPY, config), Planned(())
     special = build_groups(build.hoisted, at_sizes, planned.groups, shop.spec, config, shop).units
@@ -49,12 +57,28 @@ def tuned_plan(
     spec: Spec,
     config: Config,
     seconds: float,
+    busy: Callable[[str], None] | None = None,
 ) -> Planned:
     """The plan of `graph`, a main graph maybe with numbers for its sizes, for calls with such inputs. `main` has constants."""
+    quiet = Quiet(seconds)
     planner = planner_of(config, spec, graph, sizes)
     assert planner is not None, "rules measure nothing"
     track = Track(hoisted, graph, main, given, config)
     places, policy = layouts(graph, graph.values), known_policy(config, spec)
-    planned, learned = tune(graph, graph.values, places, planner, track.race, seconds, policy)
-    keep_policy(config, spec, learned)
-    return planned
+
+    def race(first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+        if not quiet.wait():
+            raise NoIdleCores(f"others used the cores for {quiet.waited_s:.1f} s, in which plans could not be measured")
+        return track.race(first, second)
+
+    def tuned() -> Planned:
+        planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
+        keep_policy(config, spec, learned)
+        return planned
+
+    try:
+        return in_back_seat(tuned, "nice")
+    except NoIdleCores as error:
+        if busy is not None:
+            busy(str(error))
+        return plan(graph, graph.values, places, planner)

@@ -2,6 +2,7 @@
 
     submit(job) -> a worker's thread: job.make() -> its child process -> job.read(answer) -> job.finish(...)
 
+Which job is next, and how many may run at once, is for the scheduler to say (`runtime/scheduler`, `runtime/job_queue`).
 A job is finished once, whatever happens to it: with what `read` made of the answer, or with the error that kept it from one. A
 child that crashes, hangs, grows too large or answers what cannot be read is killed and costs that job; nothing is tried again.
 Where children die one after the other, the next one is started after a rest that doubles each time: no storm of starts.
@@ -22,9 +23,10 @@ import queue
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hotfuse.errors import WorkerError
 from hotfuse.locks import is_copy, make_lock
@@ -32,6 +34,8 @@ from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import faults
 from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
 from hotfuse.runtime.child_start import spawned
+from hotfuse.runtime.job_queue import JobQueue
+from hotfuse.runtime.scheduler import Kind, Sight
 from hotfuse.stress import CALM, Stress
 
 FORKED, CLOSED = "forked", "closed"  # causes of errors beside those of `child`: nobody will work on the job
@@ -41,11 +45,15 @@ FIRST_REST_S = 0.1  # a start alone takes longer
 LONGEST_REST_S = 30.0
 
 
+def _ignore(reason: str) -> None:
+    """What is told to nobody."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """`make` returns the request as bytes, `read` makes of the answer's what `finish` takes, `serve` answers what the child
-    asks meanwhile. All are called by a worker's thread; `finish` gets an error where there is no answer. Under `stress` a job
-    may take longer, or fail on purpose."""
+    asks meanwhile. All are called by a worker's thread; `finish` gets an error where there is no answer. `waits` is told why it
+    is not begun, though there is a worker. Under `stress` a job may take longer, or fail on purpose."""
 
     label: str
     make: Callable[[], bytes]
@@ -55,9 +63,16 @@ class Job:
     serve: Serve | None = None
     read: Callable[[bytes], Any] = bytes
     stress: Stress = CALM
+    kind: Kind = "build"
+    cores: int = 1
+    waits: Callable[[str], None] = _ignore
 
 
-Jobs = queue.SimpleQueue[Job | None]  # None ends a worker
+class Jobs(Protocol):
+    """A queue of jobs; None ends a worker."""
+
+    def put(self, job: Job | None) -> None: ...
+    def get(self, *, timeout: float | None = None) -> Job | None: ...
 
 
 def is_death(result: Any) -> bool:
@@ -154,8 +169,10 @@ class Pool:
         name: str = "worker process",
         idle_s: float = IDLE_S,
         first_rest_s: float = FIRST_REST_S,
+        sight: Sight | None = None,
     ) -> None:
         self.size = size
+        self._sight = Sight() if sight is None else sight
         self._module, self._arguments, self._name = module, arguments, name
         self._idle_s, self._first_rest_s = idle_s, first_rest_s
         self._lock = make_lock()
@@ -164,7 +181,7 @@ class Pool:
         _POOLS.add(self)
 
     def _begin(self) -> None:
-        self._jobs: Jobs = queue.SimpleQueue()
+        self._jobs = JobQueue(self.size, self._sight, lambda: self.pids)
         self._workers: list[Worker] = []
         self._unfinished: dict[Job, None] = {}
         self._deaths = 0
@@ -200,6 +217,11 @@ class Pool:
             return tuple(job.label for job in self._unfinished)
 
     @property
+    def held_back(self) -> Counter[str]:
+        """How often a job had to wait though there was a worker, by cause."""
+        return self._jobs.held_back
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Of the child processes there are."""
         with self._lock:
@@ -213,9 +235,6 @@ class Pool:
             jobs = list(self._unfinished)
         for job in jobs:
             self._finish(job, WorkerError("the workers were stopped", CLOSED))
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._jobs.get_nowait()
         for worker in workers:
             self._jobs.put(None)
             process = worker.process
@@ -242,6 +261,7 @@ class Pool:
                 self._deaths = min(self._deaths + 1, 60)
             elif cause == RAISED or not isinstance(result, BaseException):  # a child lived to tell
                 self._deaths = 0
+        self._jobs.done(job)
         if mine:
             finish(job, result)
 

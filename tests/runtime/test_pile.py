@@ -28,6 +28,7 @@ from hotfuse.runtime.recent_code import RECENT
 from hotfuse.runtime.workers import Job, Pool
 from hotfuse.stress import parse
 from tests.runtime.test_build_worker import GRAPH
+from tests.runtime.test_scheduler import idle_machine
 
 CONFIG = Config(cache="off", workers=2)
 
@@ -142,7 +143,7 @@ def test_any_number_of_workers_in_any_order() -> None:
 
 @pytest.fixture(name="pool")
 def _pool() -> Iterator[Pool]:
-    made = Pool(MODULE, 2, name="build worker", first_rest_s=0.01)
+    made = Pool(MODULE, 2, name="build worker", first_rest_s=0.01, sight=idle_machine())
     yield made
     made.close()
 

@@ -24,6 +24,7 @@ from hotfuse.runtime import workers
 from hotfuse.runtime.child import ChildProcess, resident_bytes
 from hotfuse.runtime.workers import Job, Pool
 from tests.runtime.test_child import TOY, gone
+from tests.runtime.test_scheduler import idle_machine
 
 
 @dataclass
@@ -133,7 +134,7 @@ def test_questions_are_served(pool: Pool, outcomes: Outcomes) -> None:
 
 
 def test_there_are_never_more_children_than_allowed(outcomes: Outcomes) -> None:
-    pool = Pool(TOY, 2)
+    pool = Pool(TOY, 2, sight=idle_machine())
     try:
         pool.submit(outcomes.job("alone", b"echo 1"))
         assert outcomes.wait(1)
@@ -313,7 +314,7 @@ def campaign(
     chance = random.Random(seed)
     deeds = [chance.choice(["echo", "echo", "echo", "echo", *(f for f in FAULTS if f != "noise")]) for _ in range(jobs)]
     outcomes, starts = Outcomes(), Counting(monkeypatch)
-    pool = pool or Pool(TOY, 2, first_rest_s=0.01)
+    pool = pool or Pool(TOY, 2, first_rest_s=0.01, sight=idle_machine())
     answered, problems, over = 0, [], threading.Event()
 
     def call() -> None:
