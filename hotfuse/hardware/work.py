@@ -28,10 +28,22 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """An operator, on how many elements it is used, how many operations each is worth where nobody measured it, how many rows are
+    folded by it, and whether no vectors take its elements together: those are in `row_steps`, others in `steps`."""
+
+    op: str
+    elements: float
+    steps: float
+    rows: float = 0.0
+    is_single: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """`points` are those of the domain, `row` is how many numbers are folded into one, `inner` how many lie side by side for
     all that is touched; `products` are multiply-adds, `steps` other operations on single elements, as many as a function is
-    worth, and `row_steps` those on the values of rows, which no vectors take together."""
+    worth, and `row_steps` those on the values of rows, which no vectors take together; `uses` say what operators both are of."""
 
     kind: str
     points: float
@@ -47,6 +59,8 @@ class Work:
     row_steps: float = 0.0
     walks: int = 0  # along a row, or down the columns: how often it is gone over
     is_down: bool = False  # rows are folded across what lies side by side
+    uses: tuple[Use, ...] = ()
+    matrices: float = 1.0  # products of so many, which share no rows
 
     @property
     def read(self) -> float:

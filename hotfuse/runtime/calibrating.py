@@ -1,7 +1,8 @@
 """Calibrating: specimens are timed until the time is up, forests are trained of what they took, and all is kept.
 
 A specimen runs by a plan that chance made, and by the same with some edits, in turns (`runtime/racing`): every group of both is
-a sample of what kernels take, and every edit a sample of what edits make of it.
+a sample of what kernels take, and every edit a sample of what edits make of it. It is timed again after the next one was, and
+the shorter times count: neighbours, who take a core for moments, rarely come twice.
 
 Who is interrupted goes on where it was: samples are put into the cache every few seconds, and seeds of specimens are numbers in
 order.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,16 +37,19 @@ from hotfuse.hardware.work import Work
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import hoist
-from hotfuse.runtime.build import attached, skeleton
+from hotfuse.runtime.build import attached, baked, sizes_of, skeleton
 from hotfuse.runtime.build_jobs import build_pool, worker_job
 from hotfuse.runtime.building import native_form
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
-from hotfuse.runtime.racing import Track
+from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.planning import team_of
+from hotfuse.runtime.racing import Laps, Track, best_of
 from hotfuse.runtime.specimens import Specimen, specimen
 
 KEEP_S = 10.0  # between two savings
 ALONE = 4  # of so many specimens, one is timed on one thread
 EDITS = 12  # of a specimen's plan
+BAKED = 0.5  # of the plans of a model with free sizes have kernels for those of a call, and the others for all sizes
 GRAINED = 0.8  # how much later edits of grain come, which are legal nearly everywhere, than those that fuse
 
 Progress = Callable[[float, int, str], None]  # seconds passed, samples so far, what is timed
@@ -57,16 +61,21 @@ def gather(calibration: Calibration, config: Config, seconds: float, progress: P
     times, ratios = (calibration.samples(subject) for subject in SUBJECTS)
     seed = int(times.source.max()) + 1 if len(times) else 0
     begun = kept = time.monotonic()
+    last: Course | None = None
 
     def keep() -> None:
         for subject, samples in zip(SUBJECTS, (times, ratios), strict=True):
             calibration.keep(subject.samples, subject, write_samples(samples))
 
     try:
-        while (passed := time.monotonic() - begun) < seconds:
+        while (passed := time.monotonic() - begun) < seconds or last is not None:
             progress(passed, len(times), f"specimen {seed}")
-            new_times, new_ratios = timed(calibration, specimen(seed), config, seed)
-            times, ratios = times + new_times, ratios + new_ratios
+            course = None if passed >= seconds else begin(calibration, specimen(seed), config, seed)
+            if last is not None:  # some time after it was timed first: who disturbed it then is gone
+                last.run()
+                new_times, new_ratios = last.found()
+                times, ratios = times + new_times, ratios + new_ratios
+            last = course
             seed += 1
             if time.monotonic() - kept > KEEP_S:
                 keep()
@@ -77,48 +86,77 @@ def gather(calibration: Calibration, config: Config, seconds: float, progress: P
 
 
 def timed(calibration: Calibration, subject: Specimen, config: Config, source: int) -> Found:
-    """What the groups of a specimen took, and what edits made of it: some specimens' on one thread, the others' on all."""
+    """What the groups of a specimen took, and what edits made of it."""
+    course = begin(calibration, subject, config, source)
+    return (no_samples(TIMES.columns), no_samples(RATIOS.columns)) if course is None else course.found()
+
+
+def begin(calibration: Calibration, subject: Specimen, config: Config, source: int) -> Course | None:
+    """A specimen on its course, timed once: some on one thread, the others on all. None where it cannot run: that teaches
+    nothing."""
     threads = 1 if source % ALONE == 0 else calibration.rates.threads
     try:
-        return _raced(calibration, subject, replace(config, threads=threads), source)
-    except HotfuseError:  # a model that cannot run teaches nothing
-        return no_samples(TIMES.columns), no_samples(RATIOS.columns)
+        course = Course(calibration, subject, replace(config, threads=threads), source)
+        course.run()
+        return course
+    except HotfuseError:
+        return None
 
 
-def _raced(calibration: Calibration, subject: Specimen, config: Config, source: int) -> Found:
-    rng = np.random.default_rng(source)
-    hoisted = hoist(native_form(skeleton(subject.graph), calibration.spec), ())
-    graph = hoisted.main
-    groups = random_plan(graph, rng)
-    edited, edits = _edited(graph, groups, rng)
-    given = [subject.inputs[name] for name in graph.inputs]
-    race = Track(hoisted, graph, attached(hoisted, subject.graph.constants), given, config).race(groups, edited)
-    plans = [_works(graph, plan) for plan in (groups, edited)]
-    rates, threads, places = calibration.rates, config.threads, layouts(graph, graph.values)
-    timed_ids = {lap.nodes for lap in race.laps[1]}
-    seen: dict[tuple[str, ...], tuple[Work, Lap]] = {}
-    for works, laps in zip(plans, race.laps, strict=True):
-        by_nodes = {lap.nodes: lap for lap in laps}
-        for nodes, work in works.items():
-            if (lap := by_nodes.get(computing(nodes, places))) is not None:
-                seen.setdefault(nodes, (work, lap))
-    rows, prior = rows_of([work for work, _ in seen.values()], rates, threads)
-    laps = [lap for _, lap in seen.values()]
-    times = make_samples(rows, prior, [lap.seconds for lap in laps], [_part(lap.spread_s, lap.seconds) for lap in laps], source)
-    pairs: list[Edit] = []
-    ratios: list[tuple[float, float]] = []
-    for candidate in edits:
-        gone = [_ids(item.group) for item in candidate.gone if item.group is not None]
-        made = [_ids(group) for group in candidate.made]
-        region = frozenset(id for ids in gone for id in ids)
-        (before, doubt), (after, more) = (sum_of(laps, region) for laps in race.laps)
-        if before > 0 and after > 0 and all(computing(ids, places) in timed_ids for ids in made):
-            pairs.append(
-                Edit(candidate.strategy, *(tuple(p[i] for i in ids) for p, ids in zip(plans, (gone, made), strict=True)))
-            )
-            ratios.append((after / before, (doubt + more) / before))
-    rows, prior = pair_rows(pairs, rates, threads)
-    return times, make_samples(rows, prior, [r for r, _ in ratios], [s for _, s in ratios], source)
+class Course:
+    """A specimen, a plan that chance made of it, and the same with some edits. State: what groups took so far."""
+
+    def __init__(self, calibration: Calibration, subject: Specimen, config: Config, source: int) -> None:
+        self._rates, self._source = calibration.rates, source
+        rng = np.random.default_rng(abs(source))
+        hoisted = hoist(native_form(skeleton(subject.graph), calibration.spec), ())
+        main = attached(hoisted, subject.graph.constants)
+        given = [subject.inputs[name] for name in main.inputs]
+        self._sizes = dict(sizes_of(main, {name: NUMPY.type_of(value) for name, value in zip(main.inputs, given, strict=True)}))
+        is_baked = bool(self._sizes) and rng.random() < BAKED
+        self._graph = graph = baked(hoisted.main, self._sizes) if is_baked else hoisted.main
+        self._threads = team_of(graph, self._sizes, config.threads)
+        self._plan = random_plan(graph, rng)
+        self._edited, self._edits = _edited(graph, self._plan, rng)
+        self._track = Track(hoisted, graph, main, given, config)
+        self._laps: Laps | None = None
+
+    def run(self) -> None:
+        """Time it, or time it again."""
+        laps = self._track.laps(self._plan, self._edited)
+        known = self._laps or laps
+        self._laps = best_of(known[0], laps[0]), best_of(known[1], laps[1])
+
+    def found(self) -> Found:
+        """Every group that was timed, and every edit whose groups were."""
+        assert self._laps is not None, "it was never timed"
+        graph, raced = self._graph, self._laps
+        plans = [_works(graph, plan, self._sizes) for plan in (self._plan, self._edited)]
+        places = layouts(graph, graph.values)
+        timed_ids = {lap.nodes for lap in raced[1]}
+        seen: dict[tuple[str, ...], tuple[Work, Lap]] = {}
+        for works, laps in zip(plans, raced, strict=True):
+            by_nodes = {lap.nodes: lap for lap in laps}
+            for nodes, work in works.items():
+                if (lap := by_nodes.get(computing(nodes, places))) is not None:
+                    seen.setdefault(nodes, (work, lap))
+        rows, prior = rows_of([work for work, _ in seen.values()], self._rates, self._threads)
+        lapped = [lap for _, lap in seen.values()]
+        spreads = [_part(lap.spread_s, lap.seconds) for lap in lapped]
+        times = make_samples(rows, prior, [lap.seconds for lap in lapped], spreads, self._source)
+        pairs: list[Edit] = []
+        ratios: list[tuple[float, float]] = []
+        for candidate in self._edits:
+            gone = [_ids(item.group) for item in candidate.gone if item.group is not None]
+            made = [_ids(group) for group in candidate.made]
+            region = frozenset(id for ids in gone for id in ids)
+            (before, doubt), (after, more) = (sum_of(laps, region) for laps in raced)
+            if before > 0 and after > 0 and all(computing(ids, places) in timed_ids for ids in made):
+                before_works, after_works = (tuple(p[i] for i in ids) for p, ids in zip(plans, (gone, made), strict=True))
+                pairs.append(Edit(candidate.strategy, before_works, after_works))
+                ratios.append((after / before, (doubt + more) / before))
+        rows, prior = pair_rows(pairs, self._rates, self._threads)
+        return times, make_samples(rows, prior, [r for r, _ in ratios], [s for _, s in ratios], self._source)
 
 
 def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> tuple[list[Fused], list[Candidate]]:
@@ -137,8 +175,8 @@ def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> 
     return draft.groups, made
 
 
-def _works(graph: Graph, groups: Sequence[Fused]) -> dict[tuple[str, ...], Work]:
-    found = analyse(groups, graph, graph.values, layouts(graph, graph.values), {})
+def _works(graph: Graph, groups: Sequence[Fused], sizes: Mapping[str, int]) -> dict[tuple[str, ...], Work]:
+    found = analyse(groups, graph, graph.values, layouts(graph, graph.values), sizes)
     return {_ids(group): work for group, work in zip(groups, found, strict=True)}
 
 
