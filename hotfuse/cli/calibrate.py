@@ -16,6 +16,7 @@ from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import gather, retrain
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
+from hotfuse.runtime.operator_probes import measure_operators
 from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
 from hotfuse.runtime.threads import team_size
 
@@ -46,12 +47,14 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
     threads = team_size(spec, config.threads)
     rates = kept_rates(spec, threads, cache) if show else None
     if rates is None:
-        rates = _measured(console, spec, threads, cache)
+        rates = _measured(console, spec, threads, cache, config)
         if not keep_rates(rates, spec, cache):
             console.print("It could not be kept: see `hotfuse cache stats`.")
     console.print(make_table("Bandwidth in GB/s", (">of a part of", *_heads(threads)), bandwidth_rows(rates, spec)))
     console.print()
     console.print(make_table("Other rates", ("what", ">measured"), other_rows(rates)))
+    console.print()
+    console.print(make_table("Operators on one thread", ("operator", ">an element", ">a row"), operator_rows(rates)))
     console.print()
     calibration = Calibration(spec, rates, cache)
     trained = () if show else _trained(console, calibration, config, seconds)
@@ -68,15 +71,17 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
     )
 
 
-def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | None) -> Rates:
+def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | None, config: Config) -> Rates:
     with make_progress(console) as progress:
         task = progress.add_task("")
-        return measure_rates(
+        rates = measure_rates(
             spec,
             threads,
             cache,
             lambda what, number, of: progress.update(task, description=what, completed=number - 1, total=of),
         )
+        progress.update(task, description="operators")
+        return dataclasses.replace(rates, operators=measure_operators(spec, config))
 
 
 def _trained(console: Console, calibration: Calibration, config: Config, seconds: float) -> tuple[TrainReply, ...]:
@@ -123,6 +128,11 @@ def other_rows(rates: Rates) -> list[tuple[str, str]]:
         ("memory in all", f"{rates.memory_bytes / 2**30:.1f} GiB"),
         ("half of all repeated measurements lie within", f"{rates.spread * 100:.1f} %"),
     ]
+
+
+def operator_rows(rates: Rates) -> list[tuple[str, str, str]]:
+    found = sorted(rates.operators.items(), key=lambda item: item[1])
+    return [(op, f"{element_s * 1e12:,.0f} ps", f"{row_s * 1e9:.1f} ns" if row_s else "") for op, (element_s, row_s) in found]
 
 
 def model_rows(calibration: Calibration, trained: Sequence[TrainReply]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
-from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Use, Work
+from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, IN_ORDER, STRIDED, Touch, Use, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
@@ -95,6 +95,7 @@ class Analyzer:
                 is_single = not is_down and self._is_row_value(node, group)
                 rows = points / max(row, 1.0) if node.op in FOLDS and not is_down else 0.0
                 uses.append(replace(use, rows=rows, is_single=is_single))
+        tasks = self._tasks(group, points, row, inner)
         return Work(
             group.kind,
             points,
@@ -104,7 +105,7 @@ class Analyzer:
             sum(use.elements * use.steps for use in uses if not use.is_single),
             tuple(reads.values()),
             tuple(writes),
-            self._tasks(group, points, row, inner),
+            tasks,
             max(1, len(group.links)),
             max((touch.element for touch in (*reads.values(), *writes)), default=4),
             sum(use.elements * use.steps for use in uses if use.is_single),
@@ -112,6 +113,8 @@ class Analyzer:
             is_down,
             tuple(uses),
             self._matrices(group),
+            self._lanes(group, points, tasks, is_down),
+            _cut(points, tasks),
         )
 
     def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:
@@ -222,9 +225,17 @@ class Analyzer:
             return max(1.0, points / TASK_POINTS * 4)
         return self._row_tasks(group, points, row, inner)
 
+    def _lanes(self, group: Fused, points: float, tasks: float, is_down: bool) -> int:
+        """Products of few rows have panels of columns for tasks, and folds down the columns have columns."""
+        if tasks <= 1:
+            return ALONE
+        rows = points / max(1.0, float(self._number(group.domain[-1]))) if group.domain else 1.0
+        few = group.kind == "product" and rows <= TILE_ROWS * max(1, CHUNK_TILES >> group.grain)
+        return BY_COLUMNS if is_down or few else BY_ROWS
+
     def _row_tasks(self, group: Fused, points: float, row: float, inner: float) -> float:
-        """As `codegen/lower_rows` makes them: so many points of a task lie side by side, and it has as many such rows as it takes
-        to be long enough."""
+        """As `codegen/lower_rows` makes them: so many points of a task lie side by side, and it has as many such rows as it
+        takes to be long enough."""
         most = TASK_POINTS / 4**group.grain
         is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
         if group.folded and not is_down:
@@ -248,22 +259,28 @@ def analyse(
 
 def placed(plan: Sequence[Work]) -> list[Work]:
     """The work of groups that run in this order, call after call: from how far each of them has its bytes."""
-    last: dict[str, float] = {}
+    last: dict[str, tuple[float, Work]] = {}
     clock = 0.0
     for turn in range(2):  # the call before, and this one
         works = []
         for work in plan:
             if turn:
-                reads, writes = (tuple(_since(t, clock - last[t.name]) for t in ts) for ts in (work.reads, work.writes))
+                reads, writes = (tuple(_since(t, clock, *last[t.name]) for t in ts) for ts in (work.reads, work.writes))
                 works.append(replace(work, reads=reads, writes=writes))
             clock += work.moved
-            last |= {touch.name: clock for touch in (*work.reads, *work.writes)}
+            last |= {touch.name: (clock, work) for touch in (*work.reads, *work.writes)}
     return works
 
 
-def _since(touch: Touch, moved: float) -> Touch:
+def _since(touch: Touch, now: float, then: float, by: Work) -> Touch:
     """Its own bytes move between two touches, too."""
-    return replace(touch, distance=moved + touch.bytes)
+    return replace(touch, distance=now - then + touch.bytes, lanes=by.lanes, cut=by.cut)
+
+
+def _cut(points: float, tasks: float) -> float:
+    """Of the points, the part that the first of two threads has: whole tasks, all as long but the last one."""
+    each = points / tasks if tasks < 2 or points <= TASK_POINTS else max(points / tasks, min(TASK_POINTS, points / (tasks - 1)))
+    return min(1.0, tasks // 2 * each / max(points, 1.0))
 
 
 def _product(sizes: Sequence[int]) -> float:

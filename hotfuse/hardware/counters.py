@@ -2,9 +2,9 @@
 
     Meter  --reads before and after-->  Counts: a number for each counter, or why there is none
 
-Counters come from Linux (`perf_event_open`), for the thread that opens them; many virtual machines have none of the processor's,
-and many systems let only root read them. Energy comes from the files of RAPL, for whole packages. What cannot be read is said to
-be absent, with the reason, and never guessed.
+Counters come from Linux (`perf_event_open`), for the thread that opens them; many virtual machines have none of the
+processor's, and many systems let only root read them. Energy comes from the files of RAPL, for whole packages. What cannot be
+read is said to be absent, with the reason, and never guessed.
 
 State: a `Meter` holds a file descriptor for each counter until it is closed.
 """

@@ -23,6 +23,7 @@ FEATURES = (
     "rows", "row steps", "uneven", "tail", "operands", "results", "strided", "turned", "gathered", "read from", "written to",
     "intensity", "walks", "down", "steps of a point", "read for a point", "written for a point", "near bytes",
     "tasks of a thread", "issued", "matrix rows", "tile rest", "folded rows", "functions", "from middle", "from far",
+    "from others", "to others", "lanes",
     "arithmetic", "memory", "arithmetic / memory", "overhead / all",
     "threads", "multiply-adds", "near", "middle", "far", "barrier",
 )  # fmt: skip
@@ -68,6 +69,8 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         sum(use.elements for use in work.uses if use.steps > CHEAP) / max(work.points, 1.0),
         _beyond(work, MIDDLE, threads),
         _beyond(work, FAR, threads),
+        *(_log(work.of_others(touches) * (threads > 1)) for touches in (work.reads, work.writes)),
+        work.lanes * (threads > 1),
         _seconds(bound.arithmetic_s),
         _seconds(bound.memory_s),
         _seconds(bound.arithmetic_s) - _seconds(bound.memory_s),

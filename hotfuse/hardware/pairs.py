@@ -32,6 +32,8 @@ PAIR_FEATURES = (
     *(f"{name} after" for name in _SIDE),
     *(f"{name} after / before" for name in _SIDE),
     *FEATURES,
+    *(f"{name} of the first" for name in FEATURES),
+    *(f"{name} of the last" for name in FEATURES),
 )
 
 
@@ -58,6 +60,8 @@ def pair_rows(edits: Iterable[Edit], rates: Rates, threads: int) -> tuple[Array,
                 *after,
                 *(second - first for first, second in zip(before, after, strict=True)),
                 *features(edit.after[largest], bounds[1][largest], rates, threads),
+                *features(edit.before[0], bounds[0][0], rates, threads),
+                *features(edit.before[-1], bounds[0][-1], rates, threads),
             ]
         )
         seconds = [sum(bound.seconds for bound in side) for side in bounds]

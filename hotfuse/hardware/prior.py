@@ -4,7 +4,7 @@ A kernel takes as long as its arithmetic or as its memory, whichever is longer, 
 costs to hand out tasks and to meet comes on top. Threads help as far as there are tasks for all of them.
 
     arithmetic = products, in tiles that fill registers or do not / (multiply-adds a second)
-               + operators, each by what it was measured to take for an element and for a row, or by how many operations it is worth
+               + operators, by what elements and rows of each were measured to take, or by how many operations it is worth
     memory     = sum over what is touched of    bytes / bandwidth at the distance that they come from
     seconds    = max(arithmetic, memory) + a step, or a barrier where there is a team
 """
@@ -22,6 +22,7 @@ LINE = 64  # bytes that come with each element where memory is not gone through 
 DOUBLE = 8
 SINGLE = 2.0  # a function of one number waits for each of its steps; others are on their way meanwhile in a vector's loop
 WAIT = 4.0  # cycles between two multiply-adds into one register; two registers get one in each cycle
+KERNEL_S = 1.5e-8  # before a kernel's first point: it reads its table and works out its limits (Zen 5; 10 to 25 ns)
 WIDE = 64  # bytes of vectors of which there are 32, and not 16
 
 
@@ -51,7 +52,7 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
         arithmetic *= math.ceil(work.tasks / team) * team / work.tasks
     memory = sum(_seconds(touch, rates.read, team) for touch in work.reads)
     memory += sum(_seconds(touch, rates.write, team) for touch in work.writes)
-    return Bound(arithmetic, memory, rates.call_s if threads == 1 else rates.barrier_s)
+    return Bound(arithmetic, memory, KERNEL_S + (rates.call_s if threads == 1 else rates.barrier_s))
 
 
 def arithmetic_s(work: Work, rates: Rates, team: int) -> float:
@@ -78,8 +79,8 @@ def arithmetic_s(work: Work, rates: Rates, team: int) -> float:
 
 
 def issued(work: Work, vector_bytes: int) -> float:
-    """How much longer products take than if all their tiles filled the registers: narrow ones wait for their own results, or for
-    loads. Tiles are those of `codegen/loop_order`: rows that are left behind whole tiles go through lower and lower ones."""
+    """How much longer products take than if all their tiles filled the registers: narrow ones wait for their own results, or
+    for loads. Tiles are those of `codegen/loop_order`: rows left behind whole tiles go through lower and lower ones."""
     if work.kind not in ("product", "chain") or not work.products:
         return 1.0
     lanes = max(1, vector_bytes // max(work.element, 1))

@@ -42,7 +42,7 @@ def planner_of(config: Config, spec: Spec, graph: Graph, sizes: Mapping[str, int
 
 
 def team_of(graph: Graph, sizes: Mapping[str, int], threads: int) -> int:
-    """How many threads calls of a graph run on: what is done before a second one is awake, on one (`runtime/native_binding`)."""
+    """How many threads calls of a graph run on: one, where all is done before a second is awake (`runtime/native_binding`)."""
     number = numbers(sizes)
     return threads if sum(number(cost_of(graph, node).flops) for node in graph.nodes) > ALONE else 1
 

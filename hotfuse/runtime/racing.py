@@ -99,8 +99,8 @@ def _in_turns(run: Callable[[int], None]) -> None:
 
 
 def _laps(traces: Sequence[Trace], units: dict[str, frozenset[str]]) -> list[Lap]:
-    """What each unit, or node, took: the mean of the shorter half of all times. Some processors' counters move ten nanoseconds at
-    a time, which is as long as some kernels take: a mean tells those apart, and no single time does."""
+    """What each unit, or node, took: the mean of the shorter half of all times. Some processors' counters move ten nanoseconds
+    at a time, which is as long as some kernels take: a mean tells those apart, and no single time does."""
     taken: dict[str, list[float]] = {}
     for trace in traces:
         for piece, lap in zip(trace.pieces, trace.times, strict=True):
