@@ -56,7 +56,7 @@ SPECIMENS = Series("specimen", 0, specimen)
 def plans_of(model: str, calls: Sequence[Specimen]) -> Series:
     """Calls of one model in turns, each time by another plan. Its sources lie below 0, where no specimen has any."""
     digest = hashlib.sha256(print_graph(calls[0].graph).encode()).digest()
-    first = -PLANS * (1 + int.from_bytes(digest[:4]))
+    first = -PLANS * (2 + int.from_bytes(digest[:4]))
     return Series(f"{model}, plan", first, lambda number: calls[number % len(calls)], PLANS, must_run=True)
 
 

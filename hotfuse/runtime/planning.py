@@ -73,6 +73,11 @@ def _known(folder: str, spec: Spec, threads: int) -> Model:
     return Calibration(spec, rates, cache).model()
 
 
+def forget_models() -> None:
+    """What the cache says of the machine is something else now."""
+    _known.cache_clear()
+
+
 def known_policy(config: Config, spec: Spec) -> Policy:
     """What earlier tuning on this machine taught."""
     cache = open_cache(config)

@@ -28,6 +28,16 @@ def drawn(sources: range, noise: float = 0.01) -> Samples:
     return found
 
 
+def test_models_and_traffic_are_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 25)
+    monkeypatch.setattr(module, "OWN", 5)
+    found = drawn(range(4)) + drawn([-3, -2])
+    assert len(found) == 25
+    assert list(found.source[found.source < 0]) == [-2] * 5
+    assert (found.source >= 0).sum() == 20
+    assert (drawn([-3, -2, -1]).source == -1).sum() == 5
+
+
 def test_they_grow_and_lose_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW", 25)
     found = drawn(range(4))
