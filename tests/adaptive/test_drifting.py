@@ -1,4 +1,4 @@
-"""Drifting: what serves is looked at now and then, by workers; a lasting shift is told, and answered once callers leave room."""
+"""Drifting: what serves is looked at now and then, by workers; a lasting shift is told, and answered behind calls."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def away(world: World) -> None:
     for _ in range(8):
         world.look(1.0)
     for _ in range(8):
-        world.look(2.0)
+        if not world.drifting.drift.is_away:
+            world.look(2.0)
+    assert world.drifting.drift.is_away
 
 
 def test_nothing_is_asked_without_traces_or_while_nothing_serves(world: World) -> None:
@@ -122,7 +124,7 @@ def test_a_lasting_shift_is_told_and_answered(world: World, monkeypatch: pytest.
     monkeypatch.setattr(planning, "forget_models", lambda: forgotten.append(1))
     away(world)
     assert world.kinds() == ["model.drift"]
-    assert list(world.events)[0].data["shift"] == pytest.approx(2.0)
+    assert next(iter(world.events)).data["shift"] == pytest.approx(2.0)
     asked = world.look(2.0, before=0.5, after=0.1, is_replaced=True)
     assert asked.trains
     assert world.kinds() == ["model.drift", "model.retrained"]
