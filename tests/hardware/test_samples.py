@@ -21,7 +21,7 @@ def drawn(sources: range, noise: float = 0.01) -> Samples:
     """Of a machine on which the first feature decides."""
     found = no_samples(FEATURES)
     for source in sources:
-        rng = np.random.default_rng(source)
+        rng = np.random.default_rng(abs(source))
         rows = rng.uniform(0, 3, (10, len(FEATURES)))
         seconds = np.exp(rows[:, 0] + noise * rng.standard_normal(10))
         found = found + make_samples(rows, np.ones(10), list(seconds), [0.01] * 10, source)
