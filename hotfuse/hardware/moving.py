@@ -20,6 +20,8 @@ MOST = 3.0  # times that a sample of the new machine counts: with more, few of t
 def move(old: Samples, new: Samples, names: tuple[str, ...], seed: int = 0) -> Forest:
     """The forest of both. With no sample of the new machine it is the old one's, and with none of the old one the new one's."""
     worth = min(MOST, max(1.0, len(old) / max(1, len(new))))
-    both = [np.concatenate([getattr(old, name), getattr(new, name)]) for name in ("rows", "prior_s", "seconds", "spread")]
+    rows, prior_s, seconds, spread = (
+        np.concatenate([getattr(old, name), getattr(new, name)]) for name in ("rows", "prior_s", "seconds", "spread")
+    )
     counts = np.repeat([1.0, worth], [len(old), len(new)])
-    return train(*both, names, seed, counts)
+    return train(rows, prior_s, seconds, spread, names, seed, counts)

@@ -9,6 +9,7 @@ Both are groups of one graph, which is built and timed as any model is.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def measure_operators(spec: Spec, config: Config) -> Operators:
     """Seconds of an element and of a row of each operator, on one thread. What cannot be told from nothing is left out."""
     builder = GraphBuilder("operators")
     rng = np.random.default_rng(0)
-    given = {}
+    given: dict[str, np.ndarray[Any, Any]] = {}
 
     def input(width: int) -> Value:
         name = f"x{len(given)}"

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from click.testing import CliRunner
 
+import hotfuse
 from hotfuse.cli import calibrate, calls
 from hotfuse.cli.main import main
 from hotfuse.errors import InputError
@@ -121,7 +122,7 @@ def test_a_model_whose_weights_are_no_constants_is_refused(model: Path, monkeypa
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(calls.hotfuse, "load", lambda *_, **__: Archive())
+    monkeypatch.setattr(hotfuse, "load", lambda *_, **__: Archive())
     with pytest.raises(InputError, match=r"m\.pt2: .*torch\.onnx\.export"):
         calls.read_calls("m.pt2", ())
 

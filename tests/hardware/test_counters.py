@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
-from hotfuse.hardware import counters
 from hotfuse.hardware.counters import ENERGY, EVENTS, Counts, Meter, energy_joules, open_event
 
 
@@ -68,7 +68,7 @@ def test_counters_are_closed_once(tmp_path: Path) -> None:
 
 
 def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters.platform, "system", lambda: "Plan 9")
+    monkeypatch.setattr(platform, "system", lambda: "Plan 9")
     with pytest.raises(OSError, match="Plan 9"):
         open_event(*EVENTS["cycles"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from hotfuse.hardware.retrain import TrainRequest, train_here
 from hotfuse.hardware.samples import Samples, make_samples, no_samples, read_samples, write_samples
 
 
-def drawn(sources: range, noise: float = 0.01) -> Samples:
+def drawn(sources: Iterable[int], noise: float = 0.01) -> Samples:
     """Of a machine on which the first feature decides."""
     found = no_samples(FEATURES)
     for source in sources:
