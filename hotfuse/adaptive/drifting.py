@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from hotfuse.runtime.traffic import TrafficReply, TrafficRequest
     from hotfuse.runtime.workers import Job
 
-EVERY_S = 10.0  # between looks: a worker plans the model again for each
+EVERY_S = 20.0  # between looks: a worker plans the model again for each
 TRACES = 3  # of a form, and new ones, before it is looked at
-PATIENCE_S = 600.0  # after an answer, before a shift is answered again
+PATIENCE_S = (
+    600.0  # after an answer, before a shift is answered again; and where there is no forest, before that is asked again
+)
 
 
 class Drifting:
@@ -95,6 +97,9 @@ class Drifting:
         self._asked = False
         if isinstance(result, BaseException):
             self._subject.events.emit("model.unknown", self._subject.name, f"{type(result).__name__}: {result}")
+            return
+        if not result.is_known:
+            self._due_s = now_s + PATIENCE_S
             return
         before = self.drift
         self.drift = before.seen(now_s, result.measured_s, result.predicted_s)

@@ -3,9 +3,9 @@
     every look: seconds of units, measured and predicted  ->  the middle of log(measured / predicted)  ->  Drift
 
 The model errs about every kernel, so what counts is how far the middle of all of them moves from where it first settled. A
-neighbour's moment is over soon: a shift counts once every look of a minute saw it, on the same side, and is gone once every
-look of a minute saw less than half of it. Only a middle that is far off from the beginning is itself a shift: those are another
-machine's predictions.
+neighbour's moment is over soon: a shift counts once every look of two minutes saw it, on the same side, and is gone once every
+look of two minutes saw less than half of it. Only a middle that is far off from the beginning is itself a shift: those are
+another machine's predictions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 
 ENTER, LEAVE = math.log(1.25), math.log(1.1)  # neighbours of shared machines shift looks by 10 % and less most of the time
 FAR = math.log(2.0)  # of a middle that settled: a model of this machine errs by less than that
-LASTS_S = 60.0
+LASTS_S = 120.0
 LOOKS = 5  # in that time, at least; and until the middle has settled
 KEPT = 64
 

@@ -54,7 +54,7 @@ class TrafficRequest:
 @dataclass(frozen=True, eq=False)
 class TrafficReply:
     """Of the units that are groups of the plan still: measured and predicted seconds. Errors are medians over units held out;
-    None where nothing was trained."""
+    None where nothing was trained. Not `is_known`: nobody calibrated this machine, and there is nothing to drift from."""
 
     measured_s: tuple[float, ...]
     predicted_s: tuple[float, ...]
@@ -62,6 +62,7 @@ class TrafficReply:
     after: float | None = None
     is_replaced: bool = False
     cpu_s: float = 0.0
+    is_known: bool = True
 
 
 def weigh_here(asked: TrafficRequest) -> TrafficReply:
@@ -69,6 +70,9 @@ def weigh_here(asked: TrafficRequest) -> TrafficReply:
     begun = time.process_time()
     config, sizes = asked.config, dict(asked.sizes)
     spec = host_spec(config.isa)
+    model = known_model(config, spec)
+    if model.forest is None:
+        return TrafficReply((), (), is_known=False)
     graph = baked(asked.graph, sizes) if asked.is_baked else asked.graph
     places = layouts(graph, graph.values)
     groups = plan_groups(graph, spec, config, asked.sizes)
@@ -79,12 +83,11 @@ def weigh_here(asked: TrafficRequest) -> TrafficReply:
         if seconds > 0:
             works.append(work)
             measured.append(seconds)
-    model = known_model(config, spec)
     threads = team_of(graph, sizes, model.threads)
     rows, prior = rows_of(works, model.rates, threads)
-    logs = np.zeros(len(works)) if model.forest is None else model.forest.ask(rows)[0]
+    logs, _ = model.forest.ask(rows)
     reply = TrafficReply(tuple(measured), tuple((prior * np.exp(logs)).tolist()))
-    if asked.trains and len(works) >= LEAST and model.forest is not None:
+    if asked.trains and len(works) >= LEAST:
         samples = make_samples(rows, prior, measured, [SPREAD] * len(measured), SOURCE)
         reply = _trained(reply, samples, Calibration(spec, model.rates, open_cache(config)))
     return replace(reply, cpu_s=time.process_time() - begun)

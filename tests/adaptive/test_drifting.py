@@ -158,6 +158,15 @@ def test_a_worker_that_fails_is_told_and_looked_for_again(world: World) -> None:
     world.look(1.0)
 
 
+def test_a_machine_without_a_forest_is_left_alone_for_long(world: World) -> None:
+    world.traced()
+    world.tick()
+    world.jobs.pop().finish(TrafficReply((), (), is_known=False))
+    world.traced()
+    assert world.tick() == 0
+    assert world.tick(PATIENCE_S) == 1
+
+
 def test_what_replaces_what_serves_settles_anew(world: World) -> None:
     away(world)
     world.drifting.replaced()

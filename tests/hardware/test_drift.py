@@ -8,7 +8,7 @@ import pytest
 
 from hotfuse.hardware.drift import ENTER, LASTS_S, LEAVE, LOOKS, Drift
 
-EVERY_S = 10.0
+EVERY_S = 20.0
 UNITS = 9
 
 

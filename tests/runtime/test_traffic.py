@@ -82,6 +82,7 @@ def test_units_that_are_groups_still_are_predicted(config: Config, is_baked: boo
 
 
 def test_units_of_another_plan_are_left_out(config: Config) -> None:
+    known(config)
     asked = request(config)
     reply = weigh_here(replace(asked, units=(("nobody",), *asked.units[1:])))
     assert len(reply.measured_s) == UNITS - 1
@@ -121,11 +122,14 @@ def test_too_few_units_train_nothing(config: Config) -> None:
     assert not reply.is_replaced
 
 
-def test_a_machine_that_nobody_calibrated_has_nothing_to_train_again(config: Config) -> None:
-    assert weigh_here(request(config, trains=True)).after is None
+def test_a_machine_that_nobody_calibrated_has_nothing_to_drift_from(config: Config) -> None:
+    reply = weigh_here(request(config, trains=True))
+    assert not reply.is_known
+    assert reply.measured_s == ()
 
 
 def test_a_worker_answers(config: Config) -> None:
+    known(config)
     reply = unwrap(answer(wrap(request(config)), lambda _: b""))
     assert isinstance(reply, TrafficReply)
     assert len(reply.measured_s) == UNITS
