@@ -1,6 +1,6 @@
 """Calibrating: specimens are timed until the time is up, forests are trained of what they took, and all is kept.
 
-A specimen, or a call of a user's model, is timed on its course (`runtime/course`), and again after the next one was; the
+A specimen, or a call of a user's model, is timed on its course (`runtime/course`), and again after some others were; the
 shorter times count: neighbours, who take a core for moments, rarely come twice.
 
 Who is interrupted goes on where it was: samples are put into the cache every few seconds, and seeds of specimens are numbers in
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from hotfuse.runtime.course import Course, Found
 from hotfuse.runtime.specimens import Specimen, specimen
 
 KEEP_S = 10.0  # between two savings
+LATER = 12  # specimens: some seconds. Right after the next one both times were slow alike where somebody else had a core
 ALONE = 4  # of so many specimens, one is timed on one thread
 PLANS = 1000  # of a model that are timed: each is a source of its own, so that some are held out
 
@@ -65,26 +67,33 @@ def gather(calibration: Calibration, config: Config, seconds: float, progress: P
     times, ratios = (calibration.samples(subject) for subject in SUBJECTS)
     number = series.count(times)
     begun = kept = time.monotonic()
-    last: Course | None = None
+    waiting: deque[Course] = deque()  # for being timed again
+
+    def take(course: Course) -> None:
+        nonlocal times, ratios
+        new_times, new_ratios = course.found()
+        times, ratios = times + new_times, ratios + new_ratios
 
     def keep() -> None:
         for subject, samples in zip(SUBJECTS, (times, ratios), strict=True):
             calibration.keep(subject.samples, subject, write_samples(samples))
 
     try:
-        while (is_on := time.monotonic() - begun < seconds and number < series.most) or last is not None:
+        while (is_on := time.monotonic() - begun < seconds and number < series.most) or waiting:
             progress(time.monotonic() - begun, len(times), f"{series.what} {number}")
             course = begin(calibration, series, config, number) if is_on else None
-            if last is not None:  # some time after it was timed first: who disturbed it then is gone
-                last.run()
-                new_times, new_ratios = last.found()
-                times, ratios = times + new_times, ratios + new_ratios
-            last = course
-            number += 1
+            if course is not None:
+                waiting.append(course)
+            if len(waiting) > LATER or (waiting and not is_on):
+                waiting[0].run()
+                take(waiting.popleft())
+            number += is_on
             if time.monotonic() - kept > KEEP_S:
                 keep()
                 kept = time.monotonic()
     finally:
+        for course in waiting:  # who is interrupted has timed them once
+            take(course)
         keep()
     return times, ratios
 
