@@ -21,6 +21,7 @@ from dataclasses import fields
 from hotfuse.adaptive.audits import Audits
 from hotfuse.adaptive.background import BACKGROUND, Background
 from hotfuse.adaptive.contests import Contests
+from hotfuse.adaptive.drifting import Drifting
 from hotfuse.adaptive.lineup import Lineup
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.making import Making, failed
@@ -74,6 +75,7 @@ class Controller:
         self._forms: dict[str, Hashable] = {}
         self.baked_calls: Counter[str] = Counter()  # by the text of a target, as far as calls were looked at
         self._making = Making(subject, self._lineup, self._forms, self._told, background.post)
+        self._drifting = Drifting(subject, background.post, self._making.submit)
         self._quiet = threading.Condition()
         background.register(self)
         if self._making.may_find:
@@ -137,6 +139,7 @@ class Controller:
         self._look()
         if self._audits.is_due(now_s):
             self._audit()
+        self._drifting.tick(now_s, self.watch, self._lineup)
         if self._lineup.serving and (given := SPARE.tick(now_s)):
             self._subject.events.emit("memory.given_back", self._subject.name, bytes=given)
 
@@ -260,6 +263,7 @@ class Controller:
         self._lineup.serve(targets)
         self._contests.restart()
         self.watch.replaced()
+        self._drifting.replaced()
         if self._lineup.serving:
             self._audits.restart(time.monotonic())
         else:

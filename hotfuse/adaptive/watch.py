@@ -52,6 +52,11 @@ class Watch:
         """Whether one of the next calls is traced: then one must go the long way."""
         return executor is not None and self.sampler.ask(NATIVE, executor)
 
+    @property
+    def hottest(self) -> Hashable:
+        """The form that most time of late was spent on."""
+        return self._hottest
+
     def gained(self, target: Target, seconds: float) -> None:
         """An edit was measured to save so much of a call."""
         if isinstance(target, Edit):

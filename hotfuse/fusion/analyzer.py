@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
-from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Work
+from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, IN_ORDER, STRIDED, Touch, Use, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
@@ -24,6 +24,7 @@ from hotfuse.ir.types import Shape, TensorType
 
 TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
+WHOLE_POINTS = 512  # side by side, that are not taken apart
 TILE_ROWS, CHUNK_TILES, CHAIN_TILES = 8, 8, 2  # of products and chains, about (`codegen/loop_order`)
 # vector operations that a function is worth; others count as one
 _STEPS = {
@@ -84,29 +85,36 @@ class Analyzer:
         domain = [self._number(d) for d in group.domain]
         points = _product(domain)
         row = self._row(group, domain)
-        products, steps, row_steps = 0.0, 0.0, 0.0
+        inner = self._inner(group, domain, reads.values())
+        is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
+        products, uses = 0.0, []
         for node in group.computing:
-            of_products, of_steps = self._arithmetic(node, self._times(node, group, domain))
+            of_products, use = self._arithmetic(node, self._times(node, group, domain))
             products += of_products
-            if self._is_row_value(node, group):
-                row_steps += of_steps
-            else:
-                steps += of_steps
+            if use.elements:
+                is_single = not is_down and self._is_row_value(node, group)
+                rows = points / max(row, 1.0) if node.op in FOLDS and not is_down else 0.0
+                uses.append(replace(use, rows=rows, is_single=is_single))
+        tasks = self._tasks(group, points, row, inner)
         return Work(
             group.kind,
             points,
             row,
-            self._inner(group, domain, reads.values()),
+            inner,
             products,
-            steps,
+            sum(use.elements * use.steps for use in uses if not use.is_single),
             tuple(reads.values()),
             tuple(writes),
-            self._tasks(group, points, row),
+            tasks,
             max(1, len(group.links)),
             max((touch.element for touch in (*reads.values(), *writes)), default=4),
-            row_steps,
+            sum(use.elements * use.steps for use in uses if use.is_single),
             sum(_WALKS.get(node.op, 1) for node in group.computing if node.op in FOLDS),
-            bool(group.folded) and len(group.domain) - 1 not in group.folded,
+            is_down,
+            tuple(uses),
+            self._matrices(group),
+            self._lanes(group, points, tasks, is_down),
+            _cut(points, tasks),
         )
 
     def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:
@@ -136,6 +144,11 @@ class Analyzer:
             if node.op == "attention":
                 return float(self._shape(node.inputs[1])[-2])
         return _product([domain[axis] for axis in group.folded])
+
+    def _matrices(self, group: Fused) -> float:
+        """Of products: those whose second operands differ share no rows."""
+        packed = [node.inputs[1] for node in group.nodes if node.op == "panel_matmul"]
+        return max((_product(self._shape(name)[:-1]) for name in packed), default=1.0)
 
     def _root(self, name: str) -> str:
         layout = self._layouts.get(name)
@@ -182,23 +195,23 @@ class Analyzer:
         spread = [d for a, d in enumerate(domain) if (a < missing or shape[a - missing] == 1) and a not in group.folded]
         return _product(spread) if missing >= 0 else 1.0
 
-    def _arithmetic(self, node: Node, times: float = 1.0) -> tuple[float, float]:
+    def _arithmetic(self, node: Node, times: float = 1.0) -> tuple[float, Use]:
         """Multiply-adds of products, and other operations on elements."""
         record, out = OPS[node.op], _product(self._shape(node.outputs[0]))
         if node.op == "panel_matmul":
-            return out * self._shape(node.inputs[0])[-1], 0.0
+            return out * self._shape(node.inputs[0])[-1], Use(node.op, 0.0, 0.0)
         if node.op == "attention":
             query, key = self._shape(node.inputs[0]), self._shape(node.inputs[1])
             scores = _product(query[:-1]) * key[-2]
-            return 2.0 * scores * query[-1], scores * _SCORE_STEPS
+            return 2.0 * scores * query[-1], Use(node.op, scores, _SCORE_STEPS)
         if record.pattern in (Pattern.REDUCTION, Pattern.NORMALIZATION, Pattern.SCAN, Pattern.WINDOW):
             taken = max(out, _product(self._shape(node.inputs[0])))
             if record.pattern is Pattern.WINDOW:
                 taken = max(taken, out * _product(node.attrs.get("kernel", ())))
-            return 0.0, taken * _ROW_STEPS.get(node.op, 2)
-        return 0.0, times * out * steps_of(node.op)
+            return 0.0, Use(node.op, taken, _ROW_STEPS.get(node.op, 2))
+        return 0.0, Use(node.op, times * out, steps_of(node.op))
 
-    def _tasks(self, group: Fused, points: float, row: float) -> float:
+    def _tasks(self, group: Fused, points: float, row: float, inner: float) -> float:
         """How many pieces threads can share."""
         if group.kind in ("product", "chain"):
             columns = max(1.0, float(self._number(group.domain[-1])))
@@ -210,8 +223,26 @@ class Analyzer:
             return float(math.ceil(tiles / chunk) * math.ceil(columns / panel))
         if group.kind == "attention":
             return max(1.0, points / TASK_POINTS * 4)
-        task = TASK_POINTS / 4**group.grain
-        return float(max(1.0, math.ceil(min(points / task, points / max(1.0, row)))))
+        return self._row_tasks(group, points, row, inner)
+
+    def _lanes(self, group: Fused, points: float, tasks: float, is_down: bool) -> int:
+        """Products of few rows have panels of columns for tasks, and folds down the columns have columns."""
+        if tasks <= 1:
+            return ALONE
+        rows = points / max(1.0, float(self._number(group.domain[-1]))) if group.domain else 1.0
+        few = group.kind == "product" and rows <= TILE_ROWS * max(1, CHUNK_TILES >> group.grain)
+        return BY_COLUMNS if is_down or few else BY_ROWS
+
+    def _row_tasks(self, group: Fused, points: float, row: float, inner: float) -> float:
+        """As `codegen/lower_rows` makes them: so many points of a task lie side by side, and it has as many such rows as it
+        takes to be long enough."""
+        most = TASK_POINTS / 4**group.grain
+        is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
+        if group.folded and not is_down:
+            return float(math.ceil(points / row / max(1.0, most // row)))
+        along = inner if inner <= WHOLE_POINTS else min(inner, most)
+        many = max(1.0, most // max(1.0, row * along))
+        return float(math.ceil(points / row / inner / many) * math.ceil(inner / along))
 
 
 def analyse(
@@ -228,22 +259,28 @@ def analyse(
 
 def placed(plan: Sequence[Work]) -> list[Work]:
     """The work of groups that run in this order, call after call: from how far each of them has its bytes."""
-    last: dict[str, float] = {}
+    last: dict[str, tuple[float, Work]] = {}
     clock = 0.0
     for turn in range(2):  # the call before, and this one
         works = []
         for work in plan:
             if turn:
-                reads, writes = (tuple(_since(t, clock - last[t.name]) for t in ts) for ts in (work.reads, work.writes))
+                reads, writes = (tuple(_since(t, clock, *last[t.name]) for t in ts) for ts in (work.reads, work.writes))
                 works.append(replace(work, reads=reads, writes=writes))
             clock += work.moved
-            last |= {touch.name: clock for touch in (*work.reads, *work.writes)}
+            last |= {touch.name: (clock, work) for touch in (*work.reads, *work.writes)}
     return works
 
 
-def _since(touch: Touch, moved: float) -> Touch:
+def _since(touch: Touch, now: float, then: float, by: Work) -> Touch:
     """Its own bytes move between two touches, too."""
-    return replace(touch, distance=moved + touch.bytes)
+    return replace(touch, distance=now - then + touch.bytes, lanes=by.lanes, cut=by.cut)
+
+
+def _cut(points: float, tasks: float) -> float:
+    """Of the points, the part that the first of two threads has: whole tasks, all as long but the last one."""
+    each = points / tasks if tasks < 2 or points <= TASK_POINTS else max(points / tasks, min(TASK_POINTS, points / (tasks - 1)))
+    return min(1.0, tasks // 2 * each / max(points, 1.0))
 
 
 def _product(sizes: Sequence[int]) -> float:

@@ -209,17 +209,19 @@ class Engine:
 
     def _work(self, candidate: Candidate, group: Fused) -> Work:
         """What a group would do, its bytes from as far as those have them that it is made of."""
-        known: dict[tuple[str, bool], float] = {}
+        known: dict[tuple[str, bool], Touch] = {}
         for item in candidate.gone:
             work = self._works[item]
             for is_write, touches in enumerate((work.reads, work.writes)):
                 for touch in touches:
-                    known.setdefault((touch.name, bool(is_write)), touch.distance)
+                    known.setdefault((touch.name, bool(is_write)), touch)
         work = self._analyzer.work(group)
 
         def far(touches: Iterable[Touch], is_write: bool) -> tuple[Touch, ...]:
+            found = ((t, known.get((t.name, is_write), known.get((t.name, not is_write)))) for t in touches)
             return tuple(
-                replace(t, distance=known.get((t.name, is_write), known.get((t.name, not is_write), t.bytes))) for t in touches
+                replace(t, distance=t.bytes) if k is None else replace(t, distance=k.distance, lanes=k.lanes, cut=k.cut)
+                for t, k in found
             )
 
         return replace(work, reads=far(work.reads, False), writes=far(work.writes, True))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hotfuse.hardware.prior import Bound, roofline
+from hotfuse.hardware.prior import Bound, issued, roofline
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
 
@@ -22,16 +22,20 @@ FEATURES = (
     "points", "row", "inner", "products", "steps", "read", "written", "weights", "tasks", "links", "element",
     "rows", "row steps", "uneven", "tail", "operands", "results", "strided", "turned", "gathered", "read from", "written to",
     "intensity", "walks", "down", "steps of a point", "read for a point", "written for a point", "near bytes",
-    "tasks of a thread",
+    "tasks of a thread", "issued", "matrix rows", "tile rest", "folded rows", "functions", "from middle", "from far",
+    "from others", "to others", "lanes",
     "arithmetic", "memory", "arithmetic / memory", "overhead / all",
     "threads", "multiply-adds", "near", "middle", "far", "barrier",
 )  # fmt: skip
-NEAR, MIDDLE = 16 << 10, 1 << 20
+NEAR, MIDDLE, FAR = 16 << 10, 1 << 20, 1 << 24
 TAIL = 16  # elements: what is left of a row behind whole vectors
+TILE = 8  # rows: what is left behind whole tiles
+CHEAP = 4  # steps: what takes more is a function
 
 
 def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float]:
     weights = sum(touch.bytes for touch in work.reads if touch.is_weight)
+    height = work.points / max(work.inner, 1.0) / work.matrices
     return [
         *(float(work.kind == kind) for kind in KINDS),
         *map(
@@ -58,6 +62,15 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         work.written / max(work.points, 1.0),
         _log(min((touch.distance for touch in work.reads), default=0.0)),
         _log(work.tasks / threads),
+        issued(work, rates.vector_bytes),
+        _log(height),
+        height % TILE / TILE,
+        _log(sum(use.rows for use in work.uses)),
+        sum(use.elements for use in work.uses if use.steps > CHEAP) / max(work.points, 1.0),
+        _beyond(work, MIDDLE, threads),
+        _beyond(work, FAR, threads),
+        *(_log(work.of_others(touches) * (threads > 1)) for touches in (work.reads, work.writes)),
+        work.lanes * (threads > 1),
         _seconds(bound.arithmetic_s),
         _seconds(bound.memory_s),
         _seconds(bound.arithmetic_s) - _seconds(bound.memory_s),
@@ -74,6 +87,12 @@ def rows_of(works: Iterable[Work], rates: Rates, threads: int) -> tuple[np.ndarr
     bounds = [(work, roofline(work, rates, threads)) for work in works]
     rows = [features(work, bound, rates, threads) for work, bound in bounds]
     return np.array(rows, np.float32).reshape(-1, len(FEATURES)), np.array([bound.seconds for _, bound in bounds])
+
+
+def _beyond(work: Work, distance: float, threads: int) -> float:
+    """Of the bytes touched, the part that comes from farther than that."""
+    far = sum(touch.bytes for touch in (*work.reads, *work.writes) if touch.distance > distance * threads)
+    return far / max(work.moved, 1.0)
 
 
 def _log(amount: float) -> float:

@@ -32,6 +32,8 @@ PAIR_FEATURES = (
     *(f"{name} after" for name in _SIDE),
     *(f"{name} after / before" for name in _SIDE),
     *FEATURES,
+    *(f"{name} of the first" for name in FEATURES),
+    *(f"{name} of the last" for name in FEATURES),
 )
 
 
@@ -46,9 +48,19 @@ class Edit:
 
 def pair_rows(edits: Iterable[Edit], rates: Rates, threads: int) -> tuple[Array, Array]:
     """The features of each edit, and the ratio of times, after over before, that the roofline gives it."""
+    edits = list(edits)
     rows, ratios = [], []
+    known: dict[int, tuple[Bound, list[float]]] = {}  # by the work's id: many edits are about the same
+
+    def look(work: Work) -> tuple[Bound, list[float]]:
+        if id(work) not in known:
+            bound = roofline(work, rates, threads)
+            known[id(work)] = bound, features(work, bound, rates, threads)
+        return known[id(work)]
+
     for edit in edits:
-        bounds = [[roofline(work, rates, threads) for work in works] for works in (edit.before, edit.after)]
+        looks = [[look(work) for work in works] for works in (edit.before, edit.after)]
+        bounds = [[bound for bound, _ in side] for side in looks]
         before, after = (_side(*pair) for pair in zip((edit.before, edit.after), bounds, strict=True))
         largest = max(range(len(edit.after)), key=lambda place: bounds[1][place].seconds)
         rows.append(
@@ -57,7 +69,9 @@ def pair_rows(edits: Iterable[Edit], rates: Rates, threads: int) -> tuple[Array,
                 *before,
                 *after,
                 *(second - first for first, second in zip(before, after, strict=True)),
-                *features(edit.after[largest], bounds[1][largest], rates, threads),
+                *looks[1][largest][1],
+                *looks[0][0][1],
+                *looks[0][-1][1],
             ]
         )
         seconds = [sum(bound.seconds for bound in side) for side in bounds]

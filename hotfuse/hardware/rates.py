@@ -12,13 +12,13 @@ import bisect
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hotfuse.errors import ParseError
 from hotfuse.hardware.spec import Spec
 
-FORM = 2  # of the text, and of what was measured how
+FORM = 3  # of the text, and of what was measured how
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -69,6 +69,8 @@ class Rates:
     touch: float  # GB/s of memory that nobody used before
     memory_bytes: int
     spread: float  # of repeated measurements: half of them lie within this part of their median
+    vector_bytes: int = 64  # of those that code was generated with
+    operators: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # seconds of an element and of a row, one thread
 
 
 def typical_rates(spec: Spec, threads: int) -> Rates:
@@ -81,7 +83,8 @@ def typical_rates(spec: Spec, threads: int) -> Rates:
     curve = Curve(tuple(sorted(set(sizes))), one, team)
     fma = 1.75 * spec.vector_bytes
     written = Curve(curve.bytes, tuple(r * 0.6 for r in one), tuple(r * 0.6 for r in team))
-    return Rates(threads, curve, written, Pair(fma, fma * threads), Pair(0.0, 0.0), 2e-9, 2e-6, 3e-7, 1.0, 0, 0.05)
+    costs = (2e-9, 2e-6, 3e-7, 1.0, 0, 0.05)
+    return Rates(threads, curve, written, Pair(fma, fma * threads), Pair(0.0, 0.0), *costs, spec.vector_bytes)
 
 
 def rates_key(spec: Spec, threads: int) -> str:
@@ -103,6 +106,7 @@ def read_rates(text: str) -> Rates:
             raise ParseError("these rates were written by another version; `hotfuse calibrate` measures them again")
         parts: dict[str, Any] = {name: _curve(found.pop(name)) for name in ("read", "write")}
         parts |= {name: Pair(**_numbers(found.pop(name), 0.0)) for name in ("fma", "amx")}
+        parts["operators"] = {str(op): _operator(costs) for op, costs in found.pop("operators").items()}
         return Rates(**parts, **_numbers(found, 0.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ParseError(f"these are no rates: {type(error).__name__}: {error}") from None
@@ -116,6 +120,13 @@ def _curve(found: Mapping[str, Any]) -> Curve:
     for number in (*sizes, *curve.one, *curve.team):
         _check(number, 1e-9)
     return curve
+
+
+def _operator(found: Any) -> tuple[float, float]:
+    element_s, row_s = found
+    for number in (element_s, row_s):
+        _check(number, 0.0)
+    return element_s, row_s
 
 
 def _numbers(found: Mapping[str, Any], least: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import safetensors.numpy
 from hotfuse.errors import ParseError
 
 WINDOW = 20_000  # rows that are kept
+OWN = 5_000  # of these of models and of their traffic, whose sources lie below 0: they must not push out what chance made
 HELD_OUT = 5  # of so many sources, one is held out
 
 Array = np.ndarray[Any, Any]
@@ -38,9 +39,12 @@ class Samples:
         return len(self.rows)
 
     def __add__(self, other: Samples) -> Samples:
-        """Both, the oldest forgotten where there are too many."""
-        both = ([getattr(part, f.name) for part in (self, other)] for f in fields(self))
-        return Samples(*(np.concatenate(pair)[-WINDOW:] for pair in both))
+        """Both, the oldest forgotten where there are too many: of models, and of the others."""
+        both = Samples(*(np.concatenate([getattr(part, f.name) for part in (self, other)]) for f in fields(self)))
+        is_own = both.source < 0
+        most = min(OWN, int(is_own.sum()))
+        newer = np.where(is_own, _from_the_end(is_own), _from_the_end(~is_own))
+        return both.where(newer <= np.where(is_own, most, WINDOW - most))
 
     def where(self, chosen: Array) -> Samples:
         return Samples(*(getattr(self, f.name)[chosen] for f in fields(self)))
@@ -48,6 +52,11 @@ class Samples:
     @property
     def is_held_out(self) -> Array:
         return np.asarray(self.source % HELD_OUT == HELD_OUT - 1)
+
+
+def _from_the_end(chosen: Array) -> Array:
+    """Which of those that are chosen each is, the last being the first."""
+    return np.asarray(np.cumsum(chosen[::-1])[::-1])
 
 
 def make_samples(

@@ -34,14 +34,20 @@ class Quality:
 
 
 def train(
-    rows: Array, prior_s: Array, seconds: Array, spread: Array, names: tuple[str, ...] = FEATURES, seed: int = 0
+    rows: Array,
+    prior_s: Array,
+    seconds: Array,
+    spread: Array,
+    names: tuple[str, ...] = FEATURES,
+    seed: int = 0,
+    counts: Array | float = 1.0,
 ) -> Forest:
-    """The forest of samples: features, what the roofline says, what was measured, and how far repeated measurements lay
-    apart."""
+    """The forest of samples: features, what the roofline says, what was measured, and how far repeated measurements lay apart;
+    each counts as often as `counts` say."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, random_state=seed)
-    model.fit(rows.astype(np.float32), np.log(seconds / prior_s), sample_weight=1 / (SURE + spread))
+    model.fit(rows.astype(np.float32), np.log(seconds / prior_s), sample_weight=counts / (SURE + spread))
     return _as_arrays([estimator.tree_ for estimator in model.estimators_], names)
 
 

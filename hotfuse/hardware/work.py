@@ -9,15 +9,19 @@ of everything else, of which a function like exp takes many.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 IN_ORDER, STRIDED, GATHERED = 0, 1, 2  # how memory is gone through
 ACCESSES = ("in order", "strided", "gathered")
+ALONE, BY_ROWS, BY_COLUMNS = 0, 1, 2  # how threads share a kernel's points: each has its own part (`docs/decisions/0018`)
+HALF = 0.5  # of what two threads share in another way
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Some bytes of a value that are read or written. `distance`: bytes moved since they were touched before."""
+    """Some bytes of a value that are read or written. `distance`: bytes moved since they were touched before; `lanes`: how
+    threads shared the kernel that did, and `cut`: up to where the first of two had its part: whose cache has the bytes."""
 
     name: str
     bytes: float
@@ -25,13 +29,27 @@ class Touch:
     element: int = 4  # bytes of one
     access: int = IN_ORDER
     is_weight: bool = False
+    lanes: int = BY_ROWS
+    cut: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An operator, on how many elements it is used, how many operations each is worth where nobody measured it, how many rows
+    are folded by it, and whether no vectors take its elements together: those are in `row_steps`, others in `steps`."""
+
+    op: str
+    elements: float
+    steps: float
+    rows: float = 0.0
+    is_single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """`points` are those of the domain, `row` is how many numbers are folded into one, `inner` how many lie side by side for
     all that is touched; `products` are multiply-adds, `steps` other operations on single elements, as many as a function is
-    worth, and `row_steps` those on the values of rows, which no vectors take together."""
+    worth, and `row_steps` those on the values of rows, which no vectors take together; `uses` say of what operators."""
 
     kind: str
     points: float
@@ -47,6 +65,10 @@ class Work:
     row_steps: float = 0.0
     walks: int = 0  # along a row, or down the columns: how often it is gone over
     is_down: bool = False  # rows are folded across what lies side by side
+    uses: tuple[Use, ...] = ()
+    matrices: float = 1.0  # products of so many, which share no rows
+    lanes: int = BY_ROWS
+    cut: float = 0.5
 
     @property
     def read(self) -> float:
@@ -59,6 +81,15 @@ class Work:
     @property
     def moved(self) -> float:
         return self.read + self.written
+
+    def of_others(self, touches: Iterable[Touch]) -> float:
+        """Of what is touched, the bytes that another thread touched last."""
+        return sum(touch.bytes * (HALF if self.is_across(touch) else abs(touch.cut - self.cut)) for touch in touches)
+
+    def is_across(self, touch: Touch) -> bool:
+        """Whether threads share the points along another axis than those did that touched it last."""
+        apart = {touch.lanes, self.lanes} == {BY_ROWS, BY_COLUMNS}
+        return self.lanes != ALONE and (apart or touch.access == STRIDED)
 
     @property
     def flops(self) -> float:

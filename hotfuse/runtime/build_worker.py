@@ -1,6 +1,7 @@
 """The build worker: `python -m hotfuse.runtime.build_worker`, a program of `child_main`.
 
-    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest or TrainRequest, as a parcel
+    request   a BuildRequest, HelpRequest, ProveRequest, AuditRequest, ReproduceRequest, TrainRequest or TrafficRequest, as a
+              parcel
     reply     its reply
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
@@ -34,6 +35,7 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
     from hotfuse.runtime.foundry import help_here
     from hotfuse.runtime.parcel import unwrap, wrap
     from hotfuse.runtime.reproduce import ReproduceRequest, reproduce_here
+    from hotfuse.runtime.traffic import TrafficRequest, weigh_here
 
     if fault := fault_of(request):
         commit(fault)
@@ -44,6 +46,8 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
         return wrap(help_here(asked, ask_back))
     if isinstance(asked, TrainRequest):
         return wrap(train_here(asked))
+    if isinstance(asked, TrafficRequest):
+        return wrap(weigh_here(asked))
     if isinstance(asked, AuditRequest):
         return wrap(audit_here(asked, ask_weights(asked.graph, ask_back)))
     weight = ask_weights(asked.build, ask_back)

@@ -59,11 +59,11 @@ def build_hoisted(
 ) -> Build:
     """The build of a graph that is in its native form and split already."""
     graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
-    groups = _groups(graph, spec, config, sizes, grouping)
+    groups = plan_groups(graph, spec, config, sizes, grouping)
     return build_groups(hoisted, graph, groups, spec, config, make)
 
 
-def _groups(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping) -> list[Fused]:
+def plan_groups(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping = AS_PLANNED) -> list[Fused]:
     """Those of the engine's plan; of the rules' where no plan can be made."""
     places, cache_bytes = layouts(graph, graph.values), _share(spec, config).l2_bytes
     try:

@@ -38,9 +38,13 @@ def planner_of(config: Config, spec: Spec, graph: Graph, sizes: Mapping[str, int
     if config.fusion == "rules":
         return None
     model = known_model(config, spec)
+    return Planner(replace(model, threads=team_of(graph, sizes, model.threads)), spec, sizes)
+
+
+def team_of(graph: Graph, sizes: Mapping[str, int], threads: int) -> int:
+    """How many threads calls of a graph run on: one, where all is done before a second is awake (`runtime/native_binding`)."""
     number = numbers(sizes)
-    flops = sum(number(cost_of(graph, node).flops) for node in graph.nodes)
-    return Planner(model if flops > ALONE else replace(model, threads=1), spec, sizes)
+    return threads if sum(number(cost_of(graph, node).flops) for node in graph.nodes) > ALONE else 1
 
 
 def explain_pair(graph: Graph, config: Config, pair: tuple[str, str], sizes: Mapping[str, int]) -> Why:
@@ -67,6 +71,11 @@ def _known(folder: str, spec: Spec, threads: int) -> Model:
     if rates is None:
         return Model(typical_rates(spec, threads), threads)
     return Calibration(spec, rates, cache).model()
+
+
+def forget_models() -> None:
+    """What the cache says of the machine is something else now."""
+    _known.cache_clear()
 
 
 def known_policy(config: Config, spec: Spec) -> Policy:

@@ -165,7 +165,8 @@ def measure_rates(
     costs = prober.costs()
     told("fresh memory")
     touch = prober.touch()
-    return Rates(threads, read, write, fma, amx, *costs, touch, usable_memory_bytes() or 0, statistics.median(prober.spreads))
+    memory_bytes, spread = usable_memory_bytes() or 0, statistics.median(prober.spreads)
+    return Rates(threads, read, write, fma, amx, *costs, touch, memory_bytes, spread, spec.vector_bytes)
 
 
 def kept_rates(spec: Spec, threads: int, cache: DiskCache | None) -> Rates | None:

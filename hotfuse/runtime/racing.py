@@ -28,9 +28,10 @@ from hotfuse.runtime.tracer import Outlines, Tracer
 WARM = 2  # calls of each that nobody times
 LEAST, MOST = 7, 100  # calls of each, with times of groups and without
 FEWEST, LEAST_S = 2, 1.0  # calls of each, where the least would take longer than that
-LONG_S = 0.05  # in which there may be more than the least
+LONG_S = 0.035  # in which there may be more than the least
 
 Array = np.ndarray[Any, Any]
+Laps = tuple[list[Lap], list[Lap]]  # of two plans
 
 
 class Track:
@@ -44,9 +45,22 @@ class Track:
         self._layouts = layouts(graph, graph.values)
 
     def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+        calls: list[list[float]] = [[], []]
+        laps = self.laps(first, second)
+        pair = [self._executor(groups)[0] for groups in (first, second)]
+
+        def timed(place: int) -> None:
+            started = time.perf_counter()
+            pair[place].run(self._given)
+            calls[place].append(time.perf_counter() - started)
+
+        _in_turns(timed)
+        return Race(laps, (statistics.median(calls[0]), statistics.median(calls[1])))
+
+    def laps(self, first: Sequence[Fused], second: Sequence[Fused]) -> Laps:
+        """What the groups of two plans take; whole calls are not timed."""
         pair = [self._executor(groups) for groups in (first, second)]
         traces: list[list[Trace]] = [[], []]
-        calls: list[list[float]] = [[], []]
         for executor, _ in pair * WARM:
             executor.run(self._given)
 
@@ -55,15 +69,9 @@ class Track:
             executor.watch_next(self._tracer(executor, traces[place]))
             executor.run(self._given)
 
-        def timed(place: int) -> None:
-            started = time.perf_counter()
-            pair[place][0].run(self._given)
-            calls[place].append(time.perf_counter() - started)
-
         _in_turns(watched)
-        _in_turns(timed)
-        laps = [_laps(found, units) for found, (_, units) in zip(traces, pair, strict=True)]
-        return Race((laps[0], laps[1]), (statistics.median(calls[0]), statistics.median(calls[1])))
+        before, after = (_laps(found, units) for found, (_, units) in zip(traces, pair, strict=True))
+        return before, after
 
     def _executor(self, groups: Sequence[Fused]) -> tuple[Executor, dict[str, frozenset[str]]]:
         key = tuple(groups)
@@ -91,14 +99,28 @@ def _in_turns(run: Callable[[int], None]) -> None:
 
 
 def _laps(traces: Sequence[Trace], units: dict[str, frozenset[str]]) -> list[Lap]:
-    """What each unit, or node, took: a quarter of all times are shorter."""
+    """What each unit, or node, took: the mean of the shorter half of all times. Some processors' counters move ten nanoseconds
+    at a time, which is as long as some kernels take: a mean tells those apart, and no single time does."""
     taken: dict[str, list[float]] = {}
     for trace in traces:
         for piece, lap in zip(trace.pieces, trace.times, strict=True):
             taken.setdefault(piece.unit, []).append(lap.seconds)
     found = []
     for name, times in taken.items():
-        low, _, high = statistics.quantiles(times, n=4)
+        low, middle, high = statistics.quantiles(times, n=4)
         error = (high - low) / len(times) ** 0.5
-        found.append(Lap(units.get(name, frozenset({name})), low, error))
+        shorter = [seconds for seconds in times if seconds <= middle]
+        found.append(Lap(units.get(name, frozenset({name})), statistics.fmean(shorter), error))
+    return found
+
+
+def best_of(once: Sequence[Lap], again: Sequence[Lap]) -> list[Lap]:
+    """What groups took that were timed at two times: the shorter one, since whoever had a core meanwhile was there once, and as
+    far off as both lie apart."""
+    others = {lap.nodes: lap for lap in again}
+    found = []
+    for lap in once:
+        other = others.get(lap.nodes, lap)
+        best = min(lap, other, key=lambda each: each.seconds)
+        found.append(Lap(best.nodes, best.seconds, max(best.spread_s, abs(lap.seconds - other.seconds) / 2)))
     return found

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from click.testing import CliRunner
 
-from hotfuse.cli import calibrate
+import hotfuse
+from hotfuse.cli import calibrate, calls
 from hotfuse.cli.main import main
+from hotfuse.errors import InputError
+from hotfuse.hardware.counters import Counts
 from hotfuse.hardware.rates import Rates
 from hotfuse.runtime import probes
 
@@ -44,10 +50,91 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_the_tables_name_every_rate() -> None:
     output = run()
-    for text in ("16 KiB", "256 KiB", "multiply-adds", "AMX", "barrier", "memory in all"):
+    for text in ("16 KiB", "256 KiB", "multiply-adds", "AMX", "barrier", "memory in all", "softmax", "page faults"):
         assert text in output
 
 
 def test_who_keeps_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOTFUSE_CACHE", "off")
     assert "could not be kept" in run()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.onnx"
+    text = """<ir_version: 10, opset_import: ["": 21]>
+        g (float[rows, 96] x) => (float[rows, 96] y) { a = Exp(x)  b = Softmax(a)  y = Add(a, b) }"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["calibrate", "--seconds", "0", *arguments])
+    assert result.exit_code != 0
+    return result.output
+
+
+def test_kernels_of_a_model_are_timed_at_the_sizes_of_its_calls(model: Path, tmp_path: Path) -> None:
+    for rows in (5, 300):
+        np.savez(tmp_path / f"{rows}.npz", x=np.ones((rows, 96), np.float32))
+    files = [text for rows in (5, 300) for text in ("--inputs", str(tmp_path / f"{rows}.npz"))]
+    output = run("--seconds", "0.5", "--model", str(model), *files, "--json", str(tmp_path / "found.json"))
+    assert "mine.onnx: its kernels" in output
+    assert "mine.onnx: edits of its plans" in output
+    assert json.loads((tmp_path / "found.json").read_text())["samples"]["samples"] > 0
+
+
+def test_without_inputs_random_ones_are_timed(model: Path) -> None:
+    assert "mine.onnx: its kernels" in run("--model", str(model))
+
+
+def test_inputs_need_a_model_and_showing_none(model: Path) -> None:
+    assert "name it with --model" in refused("--inputs", "call.npz")
+    assert "leave it out" in refused("--show", "--model", str(model))
+
+
+def test_a_file_that_is_no_archive_is_refused_with_what_to_do(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("nothing of ours")
+    np.save(tmp_path / "one.npy", np.ones(3))
+    for name in ("text.npz", "one.npy", "missing.npz"):
+        output = refused("--model", str(model), "--inputs", str(tmp_path / name))
+        assert name in output
+        assert "numpy.savez" in output.replace("\n", "")
+
+
+def test_inputs_that_do_not_fit_are_refused_by_file_and_name(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", z=np.ones((5, 96), np.float32))
+    np.savez(tmp_path / "narrow.npz", x=np.ones((5, 7), np.float32))
+    for name, told in (("other.npz", "'z'"), ("narrow.npz", "(5, 7)")):
+        output = refused("--model", str(model), "--inputs", str(tmp_path / name))
+        assert name in output
+        assert told in output
+
+
+def test_a_model_whose_weights_are_no_constants_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Archive:
+        graph = type("Graph", (), {"weights": ("w",)})
+        inputs = ()
+
+        def __enter__(self) -> Archive:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(hotfuse, "load", lambda *_, **__: Archive())
+    with pytest.raises(InputError, match=r"m\.pt2: .*torch\.onnx\.export"):
+        calls.read_calls("m.pt2", ())
+
+
+def test_counters_are_shown_or_said_to_be_absent() -> None:
+    found = Counts(2.0, {"cycles": 1000.0, "instructions": 2500.0, "energy": 30.0}, {"cache misses": "Permission denied"})
+    rows = dict(calibrate.counter_rows(found))
+    assert rows == {
+        "cycles": "1,000",
+        "instructions": "2,500",
+        "energy": "30 J",
+        "instructions for each cycle": "2.50",
+        "power": "15.0 W",
+        "cache misses": "absent: Permission denied",
+    }

@@ -9,10 +9,10 @@ import pytest
 
 from hotfuse.hardware.features import FEATURES, rows_of
 from hotfuse.hardware.model import OPTIMISM, UNTRAINED, Model
-from hotfuse.hardware.prior import roofline
+from hotfuse.hardware.prior import KERNEL_S, issued, roofline
 from hotfuse.hardware.rates import Curve, Pair, Rates
 from hotfuse.hardware.training import train
-from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
+from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, STRIDED, Touch, Use, Work
 
 CURVE = Curve((1 << 14, 1 << 18, 1 << 27), (100.0, 50.0, 10.0), (200.0, 100.0, 12.0))
 RATES = Rates(2, CURVE, CURVE, Pair(50.0, 100.0), Pair(0.0, 0.0), 1e-7, 2e-6, 5e-7, 1.0, 1 << 34, 0.02)
@@ -30,8 +30,8 @@ def test_the_roofline_by_hand() -> None:
     assert roofline(work(steps=25e9), RATES, 1).arithmetic_s == pytest.approx(1.0)
     assert roofline(work(bytes=10e9), RATES, 1).memory_s == pytest.approx(1.0)
     assert roofline(work(bytes=10e9, distance=1.0), RATES, 1).memory_s == pytest.approx(0.1)
-    assert roofline(work(), RATES, 2).seconds == pytest.approx(5e-7)
-    assert roofline(work(), RATES, 1).seconds == pytest.approx(1e-7)
+    assert roofline(work(), RATES, 2).seconds == pytest.approx(5e-7 + KERNEL_S)
+    assert roofline(work(), RATES, 1).seconds == pytest.approx(1e-7 + KERNEL_S)
 
 
 def test_what_binds() -> None:
@@ -58,6 +58,51 @@ def test_memory_out_of_order_costs_lines(access: int) -> None:
     assert 8 * in_order < scattered <= 16 * in_order
     near = roofline(work(reads=(replace(touch, distance=1024.0),)), RATES, 1).memory_s
     assert near < 4 * roofline(work(bytes=1e6, distance=1024.0), RATES, 1).memory_s
+
+
+def test_operators_take_what_they_were_measured_to_take() -> None:
+    rates = replace(RATES, operators={"exp": (1e-9, 0.0), "softmax": (2e-9, 1e-7)})
+    exp = work(steps=12e6, uses=(Use("exp", 1e6, 12),))
+    assert roofline(exp, rates, 1).arithmetic_s == pytest.approx(1e-3)
+    assert roofline(exp, RATES, 1).arithmetic_s == pytest.approx(12e6 / 25e9)  # nobody measured it: by what it is worth
+    softmax = work(steps=18e6, uses=(Use("softmax", 1e6, 18, rows=1e3),))
+    assert roofline(softmax, rates, 1).arithmetic_s == pytest.approx(2e-3 + 1e-4)
+    both = work(steps=12e6 + 5e6, uses=(Use("exp", 1e6, 12), Use("add", 5e6, 1)))
+    assert roofline(both, rates, 1).arithmetic_s == pytest.approx(1e-3 + 5e6 / 25e9)
+    single = work(row_steps=12e3, uses=(Use("exp", 1e3, 12, is_single=True),))
+    assert roofline(single, rates, 1).arithmetic_s == pytest.approx(2 * 16 * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "expected"),
+    [
+        (8, 48, 1.0),  # one tile that fills the registers
+        (1, 48, 8 / 3),  # three registers wait four cycles for themselves
+        (1, 16, 8.0),
+        (12, 48, (12 + 6) / 18),  # a tile of 8 and one of 4
+        (8, 64, (12 + 4.5) / 16),  # the last panel has one vector: loads are waited for
+    ],
+)
+def test_tiles_that_do_not_fill_the_registers_take_longer(rows: int, columns: int, expected: float) -> None:
+    product = work(products=1e6, kind="product", points=float(rows * columns), inner=float(columns))
+    assert issued(product, 64) == pytest.approx(expected)
+    assert issued(replace(product, kind="rows"), 64) == 1.0
+
+
+def test_matrices_share_no_rows() -> None:
+    product = work(products=1e6, kind="product", points=8.0 * 48, inner=48.0, matrices=8.0)
+    assert issued(product, 64) == pytest.approx(8 / 3)
+
+
+def test_what_another_thread_touched_last() -> None:
+    touch = Touch("x", 1000.0, FAR, lanes=BY_ROWS, cut=0.5)
+    mine = work(lanes=BY_ROWS, cut=0.5)
+    assert mine.of_others([touch]) == 0.0
+    assert mine.of_others([replace(touch, cut=0.6)]) == pytest.approx(100.0)
+    assert mine.of_others([replace(touch, lanes=BY_COLUMNS)]) == 500.0
+    assert mine.of_others([replace(touch, access=STRIDED)]) == 500.0
+    assert mine.of_others([replace(touch, lanes=ALONE, cut=0.0)]) == 500.0
+    assert replace(mine, lanes=ALONE, cut=0.0).of_others([replace(touch, lanes=ALONE, cut=0.0)]) == 0.0
 
 
 def test_features_have_names_and_are_finite() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +18,25 @@ from hotfuse.hardware.retrain import TrainRequest, train_here
 from hotfuse.hardware.samples import Samples, make_samples, no_samples, read_samples, write_samples
 
 
-def drawn(sources: range, noise: float = 0.01) -> Samples:
+def drawn(sources: Iterable[int], noise: float = 0.01) -> Samples:
     """Of a machine on which the first feature decides."""
     found = no_samples(FEATURES)
     for source in sources:
-        rng = np.random.default_rng(source)
+        rng = np.random.default_rng(abs(source))
         rows = rng.uniform(0, 3, (10, len(FEATURES)))
         seconds = np.exp(rows[:, 0] + noise * rng.standard_normal(10))
         found = found + make_samples(rows, np.ones(10), list(seconds), [0.01] * 10, source)
     return found
+
+
+def test_models_and_traffic_are_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 25)
+    monkeypatch.setattr(module, "OWN", 5)
+    found = drawn(range(4)) + drawn([-3, -2])
+    assert len(found) == 25
+    assert list(found.source[found.source < 0]) == [-2] * 5
+    assert (found.source >= 0).sum() == 20
+    assert (drawn([-3, -2, -1]).source == -1).sum() == 5
 
 
 def test_they_grow_and_lose_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:

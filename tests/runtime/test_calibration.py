@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,17 @@ import pytest
 
 from hotfuse.config import Config
 from hotfuse.errors import ExecutionError
+from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.retrain import LEAST
 from hotfuse.hardware.spec import host_spec
-from hotfuse.runtime import calibrating as module
+from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.dim import symbol
+from hotfuse.ir.types import F32, TensorType
+from hotfuse.runtime import course as module
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibrating import gather, retrain, timed
+from hotfuse.runtime.calibrating import PLANS, gather, plans_of, retrain, timed
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
-from hotfuse.runtime.specimens import specimen
+from hotfuse.runtime.specimens import Specimen, specimen
 from tests.hardware.test_model import RATES, work
 from tests.hardware.test_samples import drawn
 
@@ -57,15 +62,63 @@ def test_a_specimen_that_cannot_run_teaches_nothing(
         raise ExecutionError("planted")
 
     monkeypatch.setattr(module, "random_plan", fail)
-    assert [len(samples) for samples in timed(calibration, specimen(0), config, 0)] == [0, 0]
+    assert [len(samples) for samples in timed(calibration, config, 0)] == [0, 0]
 
 
 def test_every_group_and_every_edit_is_a_sample(calibration: Calibration, config: Config) -> None:
-    times, ratios = timed(calibration, specimen(3), config, 3)
+    times, ratios = timed(calibration, config, 3)
     assert len(times) > 2
     assert len(ratios) > 0
     assert (ratios.seconds > 0).all()
     assert (times.source == 3).all()
+
+
+def quietly(passed: float, count: int, what: str) -> None:
+    """Nobody looks."""
+
+
+def test_plans_of_a_model_have_sources_of_their_own(calibration: Calibration, config: Config) -> None:
+    calls = [specimen(3), specimen(4)]
+    series = plans_of("mine", calls)
+    assert series.first + PLANS <= 0
+    assert series.subject(0) is series.subject(2) is calls[0]
+    assert series.subject(1) is calls[1]
+    assert plans_of("other", calls[1:]).first != series.first
+    times, ratios = gather(calibration, config, 0.5, quietly, series)
+    assert len(times) > 2
+    assert len(ratios) > 0
+    assert (times.source < 0).all()
+    assert series.count(times) >= 1
+    found = gather(calibration, config, 0.0, quietly)[0]  # specimens begin at 0 all the same
+    assert len(found) == len(times)
+    assert timed(calibration, config, 3)[0].source.max() == 3
+
+
+def test_all_plans_of_a_model_end_it(calibration: Calibration, config: Config) -> None:
+    series = replace(plans_of("mine", [specimen(3)]), most=2)
+    times, _ = gather(calibration, config, 60.0, quietly, series)
+    assert series.count(times) == 2
+
+
+def test_a_model_that_cannot_run_is_an_error(calibration: Calibration, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[object]:
+        raise ExecutionError("planted")
+
+    monkeypatch.setattr(module, "random_plan", fail)
+    with pytest.raises(ExecutionError, match="planted"):
+        gather(calibration, config, 60.0, quietly, plans_of("mine", [specimen(0)]))
+
+
+def test_free_sizes_are_those_of_the_call(calibration: Calibration, config: Config) -> None:
+    builder = GraphBuilder("free")
+    x = builder.input("x", TensorType(F32, (symbol("rows"), 64)))
+    graph = builder.build([builder.add("softmax", builder.add("exp", x), axis=-1)])
+    rows = FEATURES.index("points")
+    for count in (3, 700):
+        call = Specimen(graph, {"x": np.ones((count, 64), np.float32)})
+        for number in range(3):  # with kernels for these sizes, and for all
+            times, _ = timed(calibration, config, number, plans_of("free", [call]))
+            assert np.allclose(2 ** times.rows[:, rows] - 1, count * 64, rtol=1e-4)
 
 
 def test_a_worker_trains_and_the_forest_is_kept(calibration: Calibration, config: Config) -> None:

@@ -12,7 +12,7 @@ import hotfuse
 from hotfuse.config import Config
 from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.rules import fuse
-from hotfuse.fusion.tuning import sum_of
+from hotfuse.fusion.tuning import Lap, sum_of
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import hoist
@@ -20,8 +20,9 @@ from hotfuse.runtime import planning
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.building import native_form
 from hotfuse.runtime.planning import keep_policy, known_policy
-from hotfuse.runtime.racing import Track
+from hotfuse.runtime.racing import Track, _laps, best_of
 from hotfuse.runtime.specimens import specimen
+from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
 CONFIG = Config(cache="off", tier=1, wait=True)
 
@@ -41,6 +42,25 @@ def test_every_group_of_both_plans_is_timed() -> None:
     assert all(seconds > 0 for seconds in race.call_s)
     region = frozenset(node.id for node in ruled[0].nodes)
     assert sum_of(race.laps[0], region)[0] == pytest.approx(next(x.seconds for x in race.laps[0] if x.nodes == region))
+
+
+def test_of_two_times_the_shorter_counts_and_both_say_how_sure_it_is() -> None:
+    a, b, c = (frozenset({name}) for name in "abc")
+    once = [Lap(a, 2e-6, 1e-8), Lap(b, 1e-6, 5e-8), Lap(c, 3e-6, 1e-8)]
+    again = [Lap(b, 1.02e-6, 1e-8), Lap(a, 1e-6, 2e-8)]
+    assert best_of(once, again) == [Lap(a, 1e-6, pytest.approx(5e-7)), Lap(b, 1e-6, 5e-8), Lap(c, 3e-6, 1e-8)]
+
+
+def test_a_lap_is_the_mean_of_the_shorter_half() -> None:
+    """Of a counter that moves ten nanoseconds at a time."""
+    piece = Piece("u", "kernels", 1, 1, 1, 1)
+    traces = [
+        Trace("", "", 0.0, 0.0, 0.0, (piece,), (PieceTime(seconds, seconds, 0.0, 1),))
+        for seconds in (1e-8, 1e-8, 1e-8, 2e-8, 2e-8, 9e-6, 9e-6, 9e-6)
+    ]
+    (lap,) = _laps(traces, {"u": frozenset({"n"})})
+    assert lap.nodes == {"n"}
+    assert lap.seconds == pytest.approx(1.4e-8)
 
 
 def two_results(batch: str = "b") -> onnx.ModelProto:

@@ -1,0 +1,124 @@
+"""Courses: a model runs by a plan that chance made, and by the same with some edits, in turns (`runtime/racing`): every group
+of both is a sample of what kernels take, and every edit a sample of what edits make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hotfuse.config import Config
+from hotfuse.fusion.analyzer import analyse
+from hotfuse.fusion.candidates import Candidate, find
+from hotfuse.fusion.draft import Draft
+from hotfuse.fusion.edits import apply
+from hotfuse.fusion.exploring import random_plan
+from hotfuse.fusion.legality import Legality
+from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.tuning import Lap, computing, sum_of
+from hotfuse.hardware.features import rows_of
+from hotfuse.hardware.pairs import GRAIN, Edit, pair_rows
+from hotfuse.hardware.samples import Samples, make_samples
+from hotfuse.hardware.work import Work
+from hotfuse.ir.graph import Graph
+from hotfuse.ir.layout import layouts
+from hotfuse.passes.hoist import hoist
+from hotfuse.runtime.build import attached, baked, sizes_of, skeleton
+from hotfuse.runtime.building import native_form
+from hotfuse.runtime.calibration import Calibration
+from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.planning import team_of
+from hotfuse.runtime.racing import Laps, Track, best_of
+from hotfuse.runtime.specimens import Specimen
+
+EDITS = 12  # of a plan
+BAKED = 0.5  # of the plans of a model with free sizes have kernels for those of a call, and the others for all sizes
+GRAINED = 0.8  # how much later edits of grain come, which are legal nearly everywhere, than those that fuse
+
+Found = tuple[Samples, Samples]  # times and ratios
+
+
+class Course:
+    """A specimen, a plan that chance made of it, and the same with some edits. State: what groups took so far."""
+
+    def __init__(self, calibration: Calibration, subject: Specimen, config: Config, source: int) -> None:
+        self._rates, self._source = calibration.rates, source
+        rng = np.random.default_rng(abs(source))
+        hoisted = hoist(native_form(skeleton(subject.graph), calibration.spec), ())
+        main = attached(hoisted, subject.graph.constants)
+        given = [subject.inputs[name] for name in main.inputs]
+        self._sizes = dict(sizes_of(main, {name: NUMPY.type_of(value) for name, value in zip(main.inputs, given, strict=True)}))
+        is_baked = bool(self._sizes) and rng.random() < BAKED
+        self._graph = graph = baked(hoisted.main, self._sizes) if is_baked else hoisted.main
+        self._threads = team_of(graph, self._sizes, config.threads)
+        self._plan = random_plan(graph, rng)
+        self._edited, self._edits = _edited(graph, self._plan, rng)
+        self._track = Track(hoisted, graph, main, given, config)
+        self._laps: Laps | None = None
+
+    def run(self) -> None:
+        """Time it, or time it again."""
+        laps = self._track.laps(self._plan, self._edited)
+        known = self._laps or laps
+        self._laps = best_of(known[0], laps[0]), best_of(known[1], laps[1])
+
+    def found(self) -> Found:
+        """Every group that was timed, and every edit whose groups were."""
+        assert self._laps is not None, "it was never timed"
+        graph, raced = self._graph, self._laps
+        plans = [_works(graph, plan, self._sizes) for plan in (self._plan, self._edited)]
+        places = layouts(graph, graph.values)
+        timed_ids = {lap.nodes for lap in raced[1]}
+        seen: dict[tuple[str, ...], tuple[Work, Lap]] = {}
+        for works, laps in zip(plans, raced, strict=True):
+            by_nodes = {lap.nodes: lap for lap in laps}
+            for nodes, work in works.items():
+                if (lap := by_nodes.get(computing(nodes, places))) is not None:
+                    seen.setdefault(nodes, (work, lap))
+        rows, prior = rows_of([work for work, _ in seen.values()], self._rates, self._threads)
+        lapped = [lap for _, lap in seen.values()]
+        spreads = [_part(lap.spread_s, lap.seconds) for lap in lapped]
+        times = make_samples(rows, prior, [lap.seconds for lap in lapped], spreads, self._source)
+        pairs: list[Edit] = []
+        ratios: list[tuple[float, float]] = []
+        for candidate in self._edits:
+            gone = [_ids(item.group) for item in candidate.gone if item.group is not None]
+            made = [_ids(group) for group in candidate.made]
+            region = frozenset(id for ids in gone for id in ids)
+            (before, doubt), (after, more) = (sum_of(laps, region) for laps in raced)
+            if before > 0 and after > 0 and all(computing(ids, places) in timed_ids for ids in made):
+                before_works, after_works = (tuple(p[i] for i in ids) for p, ids in zip(plans, (gone, made), strict=True))
+                pairs.append(Edit(candidate.strategy, before_works, after_works))
+                ratios.append((after / before, (doubt + more) / before))
+        rows, prior = pair_rows(pairs, self._rates, self._threads)
+        return times, make_samples(rows, prior, [r for r, _ in ratios], [s for _, s in ratios], self._source)
+
+
+def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> tuple[list[Fused], list[Candidate]]:
+    """A plan with some edits, none of which touches what another does."""
+    places = layouts(graph, graph.values)
+    draft = Draft(graph, places, groups)
+    found = list(find(draft, Legality(graph, graph.values, places), list(draft)))
+    made: list[Candidate] = []
+    touched: set[str] = set()
+    chance = rng.random(len(found)) + [GRAINED * (candidate.strategy == GRAIN) for candidate in found]
+    for place in np.argsort(chance):
+        candidate = found[place]
+        if len(made) < EDITS and touched.isdisjoint(candidate.names) and apply(draft, candidate):
+            touched.update(candidate.names)
+            made.append(candidate)
+    return draft.groups, made
+
+
+def _works(graph: Graph, groups: Sequence[Fused], sizes: Mapping[str, int]) -> dict[tuple[str, ...], Work]:
+    found = analyse(groups, graph, graph.values, layouts(graph, graph.values), sizes)
+    return {_ids(group): work for group, work in zip(groups, found, strict=True)}
+
+
+def _ids(group: Fused) -> tuple[str, ...]:
+    return tuple(node.id for node in group.nodes)
+
+
+def _part(spread_s: float, seconds: float) -> float:
+    return spread_s / seconds if seconds > 0 else 0.0
