@@ -22,8 +22,10 @@ from hotfuse.runtime.subgraph import BAKED, FUSED, ORIGINAL, Fusion, Served, Sub
 if TYPE_CHECKING:
     from hotfuse.runtime.executor import Executor
 
-FIGURES = ("attempt", "cpu_s", "kernels", "compiled", "seconds", "base_seconds")  # of an event's data, that a chapter keeps
+# of an event's data, that a chapter keeps
+FIGURES = ("attempt", "cpu_s", "kernels", "compiled", "seconds", "base_seconds", "before_s", "after_s", "spread_s", "reward")
 _MADE = "native.made"  # before the first answer, with no target
+_TOLD = ("tier.", "plan.", "policy.")
 _BEGINS = ("tier.publish", _MADE)
 _ENDS = {"tier.withdraw": "withdrawn", "tier.retire": "retired", "tier.quarantine": "quarantined"}
 
@@ -96,7 +98,7 @@ def make_source(
 ) -> Source:
     """Of a graph, and what answers its calls now."""
     main = replace(executor.plan.graph, constants={})
-    wanted = tuple(e for e in events if e.kind == _MADE or e.kind.startswith("tier."))
+    wanted = tuple(e for e in events if e.kind == _MADE or e.kind.startswith(_TOLD))
     return Source(replace(graph, constants={}), main, served_by(executor), wanted, calls, seconds or {}, baked_calls or {})
 
 
