@@ -188,7 +188,8 @@ class Controller:
         unsure = {form_of(target): self._lineup.made[target].build.unsure for target in bases}
         lessons = self._state.memory.lessons
         closed = {lesson.target for lesson in lessons if lesson.barred or not lesson.backoff.is_over(now_s)}
-        return self._learning.find(unsure, self.watch.unit_seconds, self.watch.profile.added, closed, now_s)
+        achieved = {form_of(target): self._lineup.made[target].achieved for target in bases}
+        return self._learning.find(unsure, self.watch.unit_seconds, self.watch.profile.added, closed, now_s, achieved)
 
     def _is_quiet(self) -> bool:
         state = self._state

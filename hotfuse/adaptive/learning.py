@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.spotting import Found
@@ -31,11 +32,30 @@ from hotfuse.runtime.turns import Times
 if TYPE_CHECKING:
     from hotfuse.fusion.engine import Step
     from hotfuse.fusion.strategies import Policy
+    from hotfuse.hardware.achieved import Achieved
 
 REST_S, MOST_REST_S = 1.0, 600.0  # of the clock, after a trial that did not pay, and at most
 MOST_TRIALS = 24  # of all builds of a model, that did not pay
 LEAST_HOPE = 0.01  # less is not seen in duels
 MOST = 4  # edits at a time
+MISFIT = 0.5  # of the hope is left where an edit is not for what binds: those that are come first
+NOTHING: Mapping[str, Mapping[str, Achieved]] = MappingProxyType({})
+
+
+def binding(target: Revised, achieved: Mapping[str, Achieved]) -> str:
+    """What binds the units that an edit is about: that of the one that takes longest; "" where none was profiled."""
+    known = [achieved[unit] for unit in target.units if unit in achieved]
+    return max(known, key=lambda found: found.seconds).by if known else ""
+
+
+def helps(strategy: str, by: str) -> bool:
+    """Whether a way to edit is made for what binds: one that moves less for memory, and spares steps; others change how work
+    is cut and ordered, for arithmetic, and where threads are idle."""
+    from hotfuse.hardware.pairs import LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, TILES
+    from hotfuse.hardware.prior import COMPUTE, MEMORY
+
+    moves_less = strategy in (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE)
+    return moves_less if by == MEMORY else not moves_less if by == COMPUTE else True
 
 
 class Learning:
@@ -64,15 +84,17 @@ class Learning:
         traces: int,
         closed: Collection[Target],
         now_s: float,
+        achieved: Mapping[str, Mapping[str, Achieved]] = NOTHING,
     ) -> list[Found]:
         """The edits to try, the most hopeful first, none of which touches what another does. `unsure` are those of builds that
         serve, by the form that each is for; `seconds` what units take, by name, as far as they were traced, which is looked at
-        where there are other `traces` than before. Those in `closed` are not tried now."""
+        where there are other `traces` than before. Those in `closed` are not tried now. `achieved` is what units did while they
+        were proved, by form and name: edits that do not help what binds them are hoped for less."""
         if not any(unsure.values()) or not self._rest.is_over(now_s) or self._failed >= MOST_TRIALS:
             return []
         looked = traces, tuple((form, id(steps)) for form, steps in unsure.items())
         if looked != self._looked:
-            self._looked, self._found = looked, self._look(unsure, seconds())
+            self._looked, self._found = looked, self._look(unsure, seconds(), achieved)
         taken: set[tuple[str, str]] = set()
         chosen: list[Found] = []
         for each in self._found:
@@ -82,7 +104,12 @@ class Learning:
                 chosen.append(each)
         return chosen
 
-    def _look(self, unsure: Mapping[str, Sequence[Step]], seconds: Mapping[str, float]) -> list[Found]:
+    def _look(
+        self,
+        unsure: Mapping[str, Sequence[Step]],
+        seconds: Mapping[str, float],
+        achieved: Mapping[str, Mapping[str, Achieved]],
+    ) -> list[Found]:
         """All that there is hope of."""
         with imports(Unhurried()):  # not before there is something to hope for
             import numpy as np
@@ -99,7 +126,10 @@ class Learning:
             timed = [seconds[unit] for unit in target.units if unit in seconds]
             before_s = sum(timed) if len(timed) == len(target.units) else step.before_s
             reason = f"{step}; that is not sure, and may gain {1 - math.exp(-hope):.1%} by what was learned so far"
-            found.append(Found(target, (1 - math.exp(-hope)) * before_s, reason))
+            by = binding(target, achieved.get(form, {}))
+            fits = not by or helps(step.strategy, by)
+            reason += f"; what it is about is bound by {by}" if by else ""
+            found.append(Found(target, (1.0 if fits else MISFIT) * (1 - math.exp(-hope)) * before_s, reason))
             self._tried[target] = step, before_s
         return sorted(found, key=lambda each: -each.saves_s)
 

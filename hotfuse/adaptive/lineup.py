@@ -11,7 +11,7 @@ State of a `Lineup`: what was made of targets, which of them serve, and the last
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.subject import Subject
@@ -23,6 +23,7 @@ from hotfuse.pace import Pace, Unhurried
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.codegen.tile import TileProgram
+    from hotfuse.hardware.achieved import Achieved
     from hotfuse.runtime.build import Build, Sizes, Unit
 
 WRONG = "its kernels were found wrong"
@@ -32,7 +33,7 @@ CANDIDATES = 4  # that are kept: what serves, what would without one target, and
 @dataclass(frozen=True, eq=False)
 class Made:
     """What was built for a target: `build` has all units of its variant, `sizes` are those it is for, `without` names units
-    that are left to tier 0."""
+    that are left to tier 0. `achieved` is what units did while they were proved, by name."""
 
     target: Target
     build: Build
@@ -40,6 +41,7 @@ class Made:
     kernels: Kernels
     sizes: Sizes = ()
     without: tuple[str, ...] = ()
+    achieved: Mapping[str, Achieved] = field(default_factory=dict)
 
     @property
     def units(self) -> tuple[Unit, ...]:

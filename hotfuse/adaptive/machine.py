@@ -248,6 +248,8 @@ def _publish(state: State, live: Live) -> Outcome:
     decisions: list[Decision] = []
     too_much = surplus(state, live.target)
     for rival in rivals(state, live.target):
+        if state.find(rival.target) is None:  # it stood on one that left before it
+            continue
         worth, less = show_time(worth_s(state, live.target)), show_time(worth_s(state, rival.target))
         reason = f"it makes room for {live.target}, worth {worth} to its {less}"
         state, retired = _retire(state, rival.target, reason)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -312,9 +312,28 @@ class Making:
                     self._maker.reproduce(target, asked, verdict.unit, verdict.reason)
             self._tell(Disproved(time.monotonic(), target, decision.attempt, units, f"{names[0]}: {wrong[0].reason}"))
             return
+        self._tell_profile(target, asked, result)
         self._lineup.candidate((*self._lineup.serving, target))
         self._go_at(Unhurried)  # what was found in the cache is there
         self._tell(Proved(time.monotonic(), target, decision.attempt))
+
+    def _tell_profile(self, target: Target, asked: ProveRequest, result: ProveReply) -> None:
+        """What the units of a target achieved while they were proved, and what bound each."""
+        from hotfuse.hardware.achieved import judge_run
+        from hotfuse.hardware.spec import host_spec
+        from hotfuse.runtime.planning import known_model
+
+        config = self._subject.config
+        rates = known_model(config, host_spec(config.isa)).rates
+        timed = [v for v in result.verdicts if v.tried and v.native_s > 0]
+        found = {
+            asked.build.units[v.unit].name: judge_run(v.native_s, v.flops, v.steps, v.bytes_moved, rates, v.threads)
+            for v in timed
+        }
+        self._lineup.made[target] = replace(self._lineup.made[target], achieved=found)
+        bound = Counter(achieved.by for achieved in found.values())
+        reason = ", ".join(f"{count} units are bound by {by}" for by, count in sorted(bound.items()))
+        self._subject.events.emit("tier.profiled", str(target), reason, model=self._subject.name, achieved=found)
 
 
 def failed(decision: Build | Prove | Shadow, reason: str, lasting: bool = False) -> BuildFailed:
