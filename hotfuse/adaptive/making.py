@@ -39,7 +39,7 @@ from hotfuse.adaptive.state import State
 from hotfuse.adaptive.subject import Array, Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Revised, Target, base_of, form_of
 from hotfuse.errors import HotfuseError, WorkerError
-from hotfuse.pace import Brisk, Pace, Unhurried
+from hotfuse.pace import Brisk, Pace, Unhurried, imports
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Build as BuiltUnits
@@ -312,16 +312,19 @@ class Making:
                     self._maker.reproduce(target, asked, verdict.unit, verdict.reason)
             self._tell(Disproved(time.monotonic(), target, decision.attempt, units, f"{names[0]}: {wrong[0].reason}"))
             return
-        self._tell_profile(target, asked, result)
         self._lineup.candidate((*self._lineup.serving, target))
         self._go_at(Unhurried)  # what was found in the cache is there
         self._tell(Proved(time.monotonic(), target, decision.attempt))
+        self._post(lambda: self._tell_profile(target, asked, result))  # nobody waits for it
 
     def _tell_profile(self, target: Target, asked: ProveRequest, result: ProveReply) -> None:
         """What the units of a target achieved while they were proved, and what bound each."""
-        from hotfuse.hardware.achieved import judge_run
-        from hotfuse.hardware.spec import host_spec
-        from hotfuse.runtime.planning import known_model
+        if target not in self._lineup.made:
+            return
+        with imports(Unhurried()):
+            from hotfuse.hardware.achieved import judge_run
+            from hotfuse.hardware.spec import host_spec
+            from hotfuse.runtime.planning import known_model
 
         config = self._subject.config
         rates = known_model(config, host_spec(config.isa)).rates
@@ -333,7 +336,7 @@ class Making:
         self._lineup.made[target] = replace(self._lineup.made[target], achieved=found)
         bound = Counter(achieved.by for achieved in found.values())
         reason = ", ".join(f"{count} units are bound by {by}" for by, count in sorted(bound.items()))
-        self._subject.events.emit("tier.profiled", str(target), reason, model=self._subject.name, achieved=found)
+        self._subject.events.emit("plan.profiled", str(target), reason, model=self._subject.name, achieved=found)
 
 
 def failed(decision: Build | Prove | Shadow, reason: str, lasting: bool = False) -> BuildFailed:

@@ -147,7 +147,7 @@ def test_an_edit_that_pays_stays(session: Session, monkeypatch: pytest.MonkeyPat
     assert story.achieved.seconds > 0
     assert story.achieved.by in ("arithmetic", "memory", "overhead")
     assert story.achieved.bytes_moved == 4 * ROWS * (WIDTH + 2) or len(story.subgraph.nodes) < 3
-    assert "bound by" in told(session, "tier.profiled", edit)[0].reason
+    assert "bound by" in told(session, "plan.profiled", edit)[0].reason
     assert plain(story.json())["achieved"]["by"] == story.achieved.by
 
 
