@@ -10,12 +10,14 @@ from rich.console import Console
 
 from hotfuse.cli.view import json_option, make_console, make_progress, make_table, write_json
 from hotfuse.config import Config
+from hotfuse.fusion.strategies import Policy
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.retrain import TrainReply
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import gather, retrain
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
+from hotfuse.runtime.planning import known_policy
 from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
 from hotfuse.runtime.threads import team_size
 
@@ -56,6 +58,9 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
     calibration = Calibration(spec, rates, cache)
     trained = () if show else _trained(console, calibration, config, seconds)
     console.print(make_table("How long kernels take", ("what", ">found"), model_rows(calibration, trained)))
+    console.print()
+    policy = known_policy(config, spec)
+    console.print(make_table("Edits that were tried", ("what", ">found"), policy_rows(policy)))
     write_json(
         json_path,
         {
@@ -63,9 +68,21 @@ def command(show: bool, seconds: float, json_path: str | None) -> None:
             "rates": dataclasses.asdict(rates),
             "samples": {subject.samples: len(calibration.samples(subject)) for subject in SUBJECTS},
             "forest": {subject.forest: bool(calibration.forest(subject)) for subject in SUBJECTS},
+            "policy": {"rewards": policy.seen, "edits": len(policy.edits), "regret": policy.regret},
             "trained": [{**dataclasses.asdict(reply), "forest": bool(reply.forest)} for reply in trained],
         },
     )
+
+
+def policy_rows(policy: Policy) -> list[tuple[str, str]]:
+    """What tuning and traffic taught so far, and what it cost."""
+    paid = sum(evidence.mean > 0 for evidence in policy.edits.values())
+    lost = f", {policy.regret / policy.seen:.3f} for each" if policy.seen else ""
+    return [
+        ("measurements of edits that nobody was sure of", f"{policy.seen:,}"),
+        ("edits that are remembered, and of those what paid", f"{len(policy.edits):,}, {paid:,}"),
+        ("regret: logarithms of time, lost to edits that did not pay", f"{policy.regret:.2f}{lost}"),
+    ]
 
 
 def _measured(console: Console, spec: Spec, threads: int, cache: DiskCache | None) -> Rates:

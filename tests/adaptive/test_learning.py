@@ -36,7 +36,7 @@ from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.turns import Times
 from tests.adaptive.test_defusion import plant
 from tests.adaptive.test_session_subject import is_fused, lineup, rules
-from tests.adaptive.waiting import in_vain
+from tests.adaptive.waiting import in_background, in_vain
 from tests.hardware.test_model import RATES
 
 ROWS, WIDTH = 512, 256
@@ -164,6 +164,18 @@ def test_an_edit_that_does_not_pay_is_taken_out_again(session: Session, monkeypa
     assert [story.state for story in ends] == ["retired"]
     serve(session, lambda: session.calls > 50 + learned_at(session))
     assert not revised(session)  # it rests
+
+
+def test_an_audit_blames_the_edit_before_what_it_edits(session: Session) -> None:
+    serve(session, lambda: revised(session))
+    (edit,) = revised(session)
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    in_background(lambda: controller._audited(lineup(session), ((ROWS, WIDTH),), "row 3 differs", 0.0))
+    memory = controller.state.memory
+    assert memory.of(edit).barred
+    assert not memory.of(base(session)).barred
+    assert not revised(session)
+    serve(session, lambda: base(session) in lineup(session))
 
 
 def learned_at(session: Session) -> int:
