@@ -1,7 +1,8 @@
 """The controller of one model: tells the tier machine what happened, and carries out what it decides.
 
     callers -> Tally -> background's thread: step(state, event) -> decisions -> Making, Subject -> events -> ...
-                                             Watch (traces -> edits), Contests (does it pay), Audits (is it still right)
+                                             Watch (traces -> edits), Contests (does it pay), Audits (is it still right),
+                                             Learning (what may pay)
 
 Callers only note, wait and close; the rest runs in the background's thread. A decision that fails tells the machine so; what
 serves stays.
@@ -22,6 +23,7 @@ from hotfuse.adaptive.audits import Audits
 from hotfuse.adaptive.background import BACKGROUND, Background
 from hotfuse.adaptive.contests import Contests
 from hotfuse.adaptive.drifting import Drifting
+from hotfuse.adaptive.learning import Learning
 from hotfuse.adaptive.lineup import Lineup
 from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.making import Making, failed
@@ -47,10 +49,11 @@ from hotfuse.adaptive.message import (
 )
 from hotfuse.adaptive.promotion import next_target
 from hotfuse.adaptive.spare import SPARE
+from hotfuse.adaptive.spotting import Found
 from hotfuse.adaptive.state import Rules, State, start
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.tally import Tally
-from hotfuse.adaptive.target import Baked, Edit, Generic, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target, form_of
 from hotfuse.adaptive.watch import Watch
 from hotfuse.runtime.turns import Times
 from hotfuse.stress import parse
@@ -70,6 +73,7 @@ class Controller:
         self._contests = Contests(subject, self._tally, self._lineup.candidate)
         self._audits = Audits()
         self.watch = Watch(background.post)
+        self._learning = Learning(subject)
         self._unseen_s = 0.0
         self._posted = self._closed = False
         self._forms: dict[str, Hashable] = {}
@@ -175,10 +179,20 @@ class Controller:
     def _spot(self, now_s: float) -> None:
         if self._lineup.serving:
             build = self._lineup.made[Generic()].build
-            for found, saves_s in self.watch.spot(build, self._lineup.serving, self._subject.config.isa, now_s):
+            hoped = self._hoped(now_s)
+            for found, saves_s in self.watch.spot(build, self._lineup.serving, self._subject.config.isa, now_s, hoped):
                 if self._state.spotted.of(found.edit, now_s) == 0:
                     self._subject.events.emit("tier.spotted", str(found.edit), found.reason, saves_s=found.saves_s)
                 self._tell(Spotted(now_s, found.edit, saves_s, found.reason))
+
+    def _hoped(self, now_s: float) -> list[Found]:
+        """Edits that the builds in service are unsure of, and that may be tried."""
+        bases = [target for target in self._lineup.serving if isinstance(target, Generic | Baked)]
+        unsure = {form_of(target): self._lineup.made[target].build.unsure for target in bases}
+        lessons = self._state.memory.lessons
+        closed = {lesson.target for lesson in lessons if lesson.barred or not lesson.backoff.is_over(now_s)}
+        achieved = {form_of(target): self._lineup.made[target].achieved for target in bases}
+        return self._learning.find(unsure, self.watch.unit_seconds, self.watch.profile.added, closed, now_s, achieved)
 
     def _is_quiet(self) -> bool:
         state = self._state
@@ -277,8 +291,8 @@ class Controller:
         def report(ok: bool, reason: str) -> None:
             self._background.post(lambda: self._told(Shadowed(time.monotonic(), target, attempt, ok, reason)))
 
-        form = self._forms.get(target.form) if isinstance(target, Baked) else None
-        self._subject.shadow(self._lineup.candidate((*self._lineup.serving, target)), form, report)
+        candidate = self._lineup.candidate((*self._lineup.serving, target))
+        self._subject.shadow(candidate, self._making.form(target), report)
 
     # while it serves
 
@@ -288,6 +302,7 @@ class Controller:
         def tell() -> None:
             self._contests.end(measure)
             self.watch.gained(measure.target, times.without_s - times.with_s)
+            self._learning.measured(measure.target, times, time.monotonic())
             found = (times.with_s, times.without_s, times.spread_s)
             self._tell(Measured(time.monotonic(), measure.target, measure.attempt, measure.form, *found))
 
@@ -311,7 +326,9 @@ class Controller:
         if not reason:
             return
         baked = Baked(str(form))
-        blamed = baked if baked in audited else next((t for t in reversed(audited) if isinstance(t, Edit)), Generic())
+        mine = baked.form if baked in audited else ""  # what answered: kernels for this form, or for all sizes
+        edits = (t for t in reversed(audited) if isinstance(t, Edit) and form_of(t) == mine)
+        blamed = next(edits, baked if mine else Generic())
         live = self._state.find(blamed)
         self._subject.publish(None)
         if live is not None:

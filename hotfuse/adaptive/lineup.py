@@ -1,7 +1,7 @@
 """Lineups: what was made of targets, and the one build that several of them are together.
 
     generic units  - units that were found wrong  +/- what each edit replaces      answer every call
-    units of a form, for each baked target                                         answer calls of these sizes
+    units of a form, for each baked target        +/- what edits of them replace   answer calls of these sizes
 
 All variants are units of the same main graph, so a lineup shares prepared weights with every other one.
 
@@ -11,17 +11,19 @@ State of a `Lineup`: what was made of targets, which of them serve, and the last
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.subject import Subject
-from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Split, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Revised, Split, Target, base_of
+from hotfuse.fusion.engine import Revision
 from hotfuse.fusion.grouping import AS_PLANNED, Grouping
 from hotfuse.pace import Pace, Unhurried
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.codegen.tile import TileProgram
+    from hotfuse.hardware.achieved import Achieved
     from hotfuse.runtime.build import Build, Sizes, Unit
 
 WRONG = "its kernels were found wrong"
@@ -31,7 +33,7 @@ CANDIDATES = 4  # that are kept: what serves, what would without one target, and
 @dataclass(frozen=True, eq=False)
 class Made:
     """What was built for a target: `build` has all units of its variant, `sizes` are those it is for, `without` names units
-    that are left to tier 0."""
+    that are left to tier 0. `achieved` is what units did while they were proved, by name."""
 
     target: Target
     build: Build
@@ -39,6 +41,7 @@ class Made:
     kernels: Kernels
     sizes: Sizes = ()
     without: tuple[str, ...] = ()
+    achieved: Mapping[str, Achieved] = field(default_factory=dict)
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -52,30 +55,35 @@ def grouping_of(target: Target) -> Grouping:
             return Grouping(merged=(units,))
         case Split(units):
             return Grouping(apart=units)
+        case Revised(strategy, units, _, choice):
+            return Grouping(revised=(Revision(strategy, units, choice),))
     return AS_PLANNED
 
 
-def changed_units(generic: Made, edited: Made) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-    """The units that an edit takes out, and those that it puts in."""
-    before, after = {unit.nodes for unit in generic.build.units}, {unit.nodes for unit in edited.build.units}
-    gone = tuple(unit for unit in generic.build.units if unit.nodes not in after)
-    return gone, tuple(unit for unit in edited.build.units if unit.nodes not in before)
+def changed_units(base: Made, edited: Made) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
+    """The units that an edit takes out, and those that it puts in. A revised unit may be other code of the same nodes."""
+    before, after = {unit.nodes for unit in base.build.units}, {unit.nodes for unit in edited.build.units}
+    named = set(edited.target.units) if isinstance(edited.target, Revised) else set()
+    gone = tuple(unit for unit in base.build.units if unit.nodes not in after or unit.name in named)
+    return gone, tuple(unit for unit in edited.build.units if unit.nodes not in before or unit.name in named)
 
 
 def composed(made: Sequence[Made]) -> Build:
     """The build that targets are together, the generic one among them."""
     generic = next(m for m in made if isinstance(m.target, Generic))
-    units = list(generic.units)
     reasons = {**generic.build.reasons, **_reasons(generic)}
-    special: dict[Sizes, tuple[Unit, ...]] = {}
+    bases: dict[Target, Made] = {m.target: m for m in made if isinstance(m.target, Generic | Baked)}
+    units = {target: base.units for target, base in bases.items()}
     for other in made:
-        if isinstance(other.target, Edit):
-            gone, new = changed_units(generic, other)
+        base = bases.get(base_of(other.target))
+        if isinstance(other.target, Edit) and base is not None:
+            gone, new = changed_units(base, other)
             left = {unit.nodes for unit in gone}
-            units = [*(unit for unit in units if unit.nodes not in left), *new]
-        elif isinstance(other.target, Baked):
-            special[other.sizes] = other.units
-    return replace(generic.build, units=tuple(units), reasons=reasons, special=special)
+            units[base.target] = (*(unit for unit in units[base.target] if unit.nodes not in left), *new)
+    special: dict[Sizes, tuple[Unit, ...]] = {
+        base.sizes: units[target] for target, base in bases.items() if isinstance(target, Baked)
+    }
+    return replace(generic.build, units=units[generic.target], reasons=reasons, special=special)
 
 
 def kernels_of(made: Sequence[Made]) -> Kernels:
@@ -122,8 +130,9 @@ class Lineup:
 
     def new_units(self, made: Made) -> tuple[Unit, ...]:
         """The units that a target brings."""
-        if isinstance(made.target, Edit) and self.generic is not None:
-            return changed_units(self.generic, made)[1]
+        base = self.made.get(base_of(made.target))
+        if isinstance(made.target, Edit) and base is not None:
+            return changed_units(base, made)[1]
         return made.units
 
     def let_go(self) -> None:

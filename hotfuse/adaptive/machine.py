@@ -26,7 +26,7 @@ A target is made in one order and no other:
 
 What serves is looked at again when the forms that had most of the time no longer have it, and now and then: what became rare is
 retired, one target is measured again. Merges are taken apart that way: a merge that is rare or slower than its parts retires.
-Everything stands on the generic kernels: when they retire, so does the rest.
+Everything stands on the generic kernels: when they retire, so does the rest; and edits of the kernels for a form on these.
 
 Without new evidence there are finitely many decisions, and each event leads to a bounded number of them.
 """
@@ -76,7 +76,7 @@ from hotfuse.adaptive.state import (
     spent_s,
     worth_s,
 )
-from hotfuse.adaptive.target import Baked, Generic, Target
+from hotfuse.adaptive.target import Baked, Generic, Target, base_of, form_of, stands_on
 from hotfuse.errors import VerifyError
 from hotfuse.runtime.backoff import FRESH
 
@@ -180,8 +180,8 @@ def _built(state: State, event: Built) -> Outcome:
     if event.kernels == 0:
         reason = f"no kernel came of it, as a build of {event.cpu_s:.2g} s showed"
         return _retire(_bar(state, event.target, reason), event.target, reason)
-    if not isinstance(event.target, Generic) and state.find(Generic()) is None:
-        return _retire(state, event.target, "the generic kernels that it stands on were retired while it was built")
+    if not isinstance(event.target, Generic) and state.find(base_of(event.target)) is None:
+        return _retire(state, event.target, f"the {base_of(event.target)} that it stands on were retired while it was built")
     if not isinstance(event.target, Generic) and event.code_bytes > state.rules.special_bytes:
         reason = f"it is too large: {event.code_bytes:,} bytes of code, and all such may take {state.rules.special_bytes:,}"
         return _retire(_bar(state, event.target, reason), event.target, reason)
@@ -248,6 +248,8 @@ def _publish(state: State, live: Live) -> Outcome:
     decisions: list[Decision] = []
     too_much = surplus(state, live.target)
     for rival in rivals(state, live.target):
+        if state.find(rival.target) is None:  # it stood on one that left before it
+            continue
         worth, less = show_time(worth_s(state, live.target)), show_time(worth_s(state, rival.target))
         reason = f"it makes room for {live.target}, worth {worth} to its {less}"
         state, retired = _retire(state, rival.target, reason)
@@ -266,7 +268,7 @@ def _publish(state: State, live: Live) -> Outcome:
 
 
 def _measure(state: State, live: Live, why: str) -> Outcome:
-    form = live.target.form if isinstance(live.target, Baked) else hottest_form(state)
+    form = form_of(live.target) or hottest_form(state)
     reason = f"{why}: whether it pays is to be measured, after {state.calls} calls"
     return state.put(replace(live, asked_s=state.now_s)), [Measure(live.target, live.attempt, form, reason)]
 
@@ -336,11 +338,10 @@ def _review(state: State) -> Outcome:
 
 def _retire(state: State, target: Target, reason: str) -> Outcome:
     """Without a target, and without what stands on it. What is being built stays, so that it is not asked for twice."""
-    standing = [live.target for live in state.live if isinstance(target, Generic) and live.stage != "building"]
-    gone = [other for other in standing if other != target]
+    gone = [live.target for live in state.live if stands_on(live.target, target) and live.stage != "building"]
     for other in (*gone, target):
         state = state.drop(other)
-    upon = f"the generic kernels that it stands on retire: {reason}"
+    upon = f"the {target} that it stands on retire: {reason}"
     return state, [*(Retire(other, upon) for other in gone), Retire(target, reason)]
 
 

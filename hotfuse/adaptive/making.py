@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -37,16 +37,18 @@ from hotfuse.adaptive.message import (
 from hotfuse.adaptive.remembering import Remembering
 from hotfuse.adaptive.state import State
 from hotfuse.adaptive.subject import Array, Subject
-from hotfuse.adaptive.target import Baked, Edit, Generic, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Revised, Target, base_of, form_of
 from hotfuse.errors import HotfuseError, WorkerError
-from hotfuse.pace import Brisk, Pace, Unhurried
+from hotfuse.pace import Brisk, Pace, Unhurried, imports
 
 if TYPE_CHECKING:
+    from hotfuse.runtime.build import Build as BuiltUnits
     from hotfuse.runtime.build import Sizes
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
     from hotfuse.runtime.workers import Job
 
 STUCK_S = 5.0  # without a step of what is put into the cache
+MOST_TOLD = 16  # edits of a plan that nobody is sure of: those that may gain most
 KILLED = ("died", "memory")  # causes of errors: of a proof they speak against its kernels
 
 
@@ -129,7 +131,7 @@ class Making:
         waiting = self._waiting
         if waiting is not None and not any(live.attempt == waiting.attempt for live in state.live):
             self._waiting = None
-        elif waiting is not None and self._subject.sample(self._form(waiting.target)) is not None:
+        elif waiting is not None and self._subject.sample(self.form(waiting.target)) is not None:
             self._waiting = None
             work = self.build if isinstance(waiting, Build) else self.prove
             self._attempt(waiting, lambda: work(waiting))  # type: ignore[arg-type]
@@ -145,7 +147,7 @@ class Making:
         """An answer of a target was. It is written down as soon as there is a call to show it on."""
         made = self._lineup.made.get(target)
         if made is not None:
-            self._evidence = Evidence(made, self._form(target), reason)
+            self._evidence = Evidence(made, self.form(target), reason)
 
     def _write_evidence(self) -> None:
         evidence = self._evidence
@@ -154,8 +156,9 @@ class Making:
             self._evidence = None
             self._maker.reproduce(evidence.made.target, self._request(evidence.made, inputs), None, evidence.reason)
 
-    def _form(self, target: Target) -> Hashable | None:
-        return self._forms.get(target.form) if isinstance(target, Baked) else None
+    def form(self, target: Target) -> Hashable | None:
+        """The form of calls that a target is for; None where it is for all."""
+        return self._forms.get(form_of(target))
 
     def _attempt(self, decision: Build | Prove, work: Callable[[], None]) -> None:
         """Go on with a decision; if that fails, the target has."""
@@ -179,6 +182,8 @@ class Making:
                 self._waiting = decision
                 return
             sizes = found
+        elif isinstance(base_of(target), Baked):
+            sizes = self._lineup.made[base_of(target)].sizes
         self._maker.build(target, sizes, lambda result: self._later(decision, lambda: self._built(decision, sizes, result)))
 
     def _sizes(self, target: Baked) -> Sizes | None:
@@ -186,7 +191,7 @@ class Making:
         from hotfuse.runtime.build import sizes_of
         from hotfuse.runtime.proof import given_types
 
-        inputs = self._subject.sample(self._form(target))
+        inputs = self._subject.sample(self.form(target))
         if inputs is None:
             return None
         main = self._lineup.made[Generic()].build.main
@@ -210,15 +215,26 @@ class Making:
         self._subject.events.emit(
             "tier.units", str(target), model=self._subject.name, fusions=fusions, compiled=result.compiled
         )
+        self._tell_plan(target, build)
         code = sum(len(objects[program]) for program in {recipe.program for unit in units for recipe in unit.recipes})
         self._tell(Built(time.monotonic(), target, decision.attempt, len(units), result.cpu_s, code))
+
+    def _tell_plan(self, target: Target, build: BuiltUnits) -> None:
+        """An event for each edit that led to a plan, and for those that nobody is sure of. An edit of it has but its own."""
+        from hotfuse.runtime.subgraph import step_data
+
+        steps = build.steps[-1:] if isinstance(target, Revised) else () if isinstance(target, Edit) else build.steps
+        units = [unit.nodes for unit in build.units]
+        for kind, found in (("plan.step", steps), ("plan.unsure", build.unsure[:MOST_TOLD])):
+            for step in found:
+                self._subject.events.emit(kind, str(target), str(step), model=self._subject.name, **step_data(step, units))
 
     # proofs
 
     def prove(self, decision: Prove) -> None:
         """Have a target proved. Before there was a call, only an earlier process may have done so."""
         target = decision.target
-        inputs = self._subject.sample(self._form(target))
+        inputs = self._subject.sample(self.form(target))
         made = self._lineup.made[target] = replace(self._lineup.made[target], without=decision.without)
         asked = self._request(made, inputs or {})
         if isinstance(target, Edit):
@@ -268,7 +284,7 @@ class Making:
         """For a proof of all units of a target."""
         from hotfuse.runtime.build_request import ProveRequest
 
-        build = replace(made.build, units=made.units)
+        build = replace(made.build, units=made.units, steps=(), unsure=())  # what was predicted of them is not proved
         objects = tuple(made.objects[p] for p in build.programs)
         return ProveRequest(build, objects, inputs, self._subject.config, other_sizes=not made.sizes)
 
@@ -299,6 +315,28 @@ class Making:
         self._lineup.candidate((*self._lineup.serving, target))
         self._go_at(Unhurried)  # what was found in the cache is there
         self._tell(Proved(time.monotonic(), target, decision.attempt))
+        self._post(lambda: self._tell_profile(target, asked, result))  # nobody waits for it
+
+    def _tell_profile(self, target: Target, asked: ProveRequest, result: ProveReply) -> None:
+        """What the units of a target achieved while they were proved, and what bound each."""
+        if target not in self._lineup.made:
+            return
+        with imports(Unhurried()):
+            from hotfuse.hardware.achieved import judge_run
+            from hotfuse.hardware.spec import host_spec
+            from hotfuse.runtime.planning import known_model
+
+        config = self._subject.config
+        rates = known_model(config, host_spec(config.isa)).rates
+        timed = [v for v in result.verdicts if v.tried and v.native_s > 0]
+        found = {
+            asked.build.units[v.unit].name: judge_run(v.native_s, v.flops, v.steps, v.bytes_moved, rates, v.threads)
+            for v in timed
+        }
+        self._lineup.made[target] = replace(self._lineup.made[target], achieved=found)
+        bound = Counter(achieved.by for achieved in found.values())
+        reason = ", ".join(f"{count} units are bound by {by}" for by, count in sorted(bound.items()))
+        self._subject.events.emit("plan.profiled", str(target), reason, model=self._subject.name, achieved=found)
 
 
 def failed(decision: Build | Prove | Shadow, reason: str, lasting: bool = False) -> BuildFailed:

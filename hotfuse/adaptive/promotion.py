@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from hotfuse.adaptive.hotness import Heat
 from hotfuse.adaptive.state import Live, State, show_time, spent_s, worth_s
-from hotfuse.adaptive.target import Baked, Edit, Generic, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target, base_of, form_of
 
 
 def next_target(state: State) -> Target | None:
@@ -44,8 +44,8 @@ def objection(state: State, target: Target) -> str:
         return f"it is of tier {tier}, and tier {rules.tier} is the highest allowed"
     if 0 <= rules.fuel <= state.published:
         return f"all {rules.fuel} publications that the fuel allows are spent"
-    if not isinstance(target, Generic) and not state.serves(Generic()):
-        return "the generic kernels that it stands on do not serve"
+    if not isinstance(target, Generic) and not state.serves(base_of(target)):
+        return f"the {base_of(target)} that it stands on do not serve"
     making = in_the_making(state)
     if making is not None and not _gives_way(state, making, target):
         return f"{making.target}: {making.stage}"
@@ -138,4 +138,7 @@ def _special(state: State, target: Target) -> list[Live]:
 
 
 def _share_units(one: Target, other: Target) -> bool:
-    return isinstance(one, Edit) and isinstance(other, Edit) and not set(one.units).isdisjoint(other.units)
+    """Whether two are edits of the same units: those for all sizes are others than those for one form."""
+    if not isinstance(one, Edit) or not isinstance(other, Edit) or form_of(one) != form_of(other):
+        return False
+    return not set(one.units).isdisjoint(other.units)

@@ -1,6 +1,7 @@
 """Targets: what can be built for a model, beyond the original operators that tier 0 runs.
 
-`Generic` is what all others stand on: they are faster ways for some calls, or edits of its units, and go when it goes.
+`Generic` is what all others stand on: they are faster ways for some calls, or edits of its units, and go when it goes. An edit
+of the kernels for one form stands on these as well.
 """
 
 from __future__ import annotations
@@ -46,5 +47,35 @@ class Split:
         return f"{' + '.join(self.units)} taken apart"
 
 
-Edit = Merged | Split
-Target = Generic | Baked | Merged | Split
+@dataclass(frozen=True)
+class Revised:
+    """Units, by name, edited in a way that the fusion engine was not sure of: by a strategy, and which of the edits that it has
+    for these. They are units of the kernels for all sizes, or for one form where it is named."""
+
+    strategy: str
+    units: tuple[str, ...]
+    form: str = ""
+    choice: int = 0
+
+    def __str__(self) -> str:
+        which = f" {self.choice + 1}" if self.choice else ""
+        return f"{' + '.join(self.units)} by {self.strategy}{which}{f', for {self.form}' if self.form else ''}"
+
+
+Edit = Merged | Split | Revised
+Target = Generic | Baked | Merged | Split | Revised
+
+
+def form_of(target: Target) -> str:
+    """The one form that a target is for; "" where it is for all."""
+    return target.form if isinstance(target, Baked | Revised) else ""
+
+
+def base_of(target: Target) -> Generic | Baked:
+    """What the units of a target take the place of, or those that an edit edits: it stands on that."""
+    return Baked(target.form) if isinstance(target, Revised) and target.form else Generic()
+
+
+def stands_on(target: Target, other: Target) -> bool:
+    """Whether a target goes when another goes."""
+    return target != other and (isinstance(other, Generic) or base_of(target) == other)

@@ -3,19 +3,20 @@
 Calls are counted, some are traced (`Sampling`), and where there are new traces the profile is asked (`spotting`). An edit that
 serves is spotted by what it was measured to save.
 
-State: the profile, calls since edits were last spotted, and what edits in service save.
+State: the profile, calls of each form since edits were last spotted, and what edits in service save.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.profile import Profile
 from hotfuse.adaptive.sampling import Sampler
 from hotfuse.adaptive.spotting import Found, find_edits
-from hotfuse.adaptive.target import Edit, Target
+from hotfuse.adaptive.target import Baked, Edit, Revised, Target, form_of
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType, Type
@@ -33,7 +34,7 @@ class Watch:
     def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
         self.profile = Profile()
         self.sampler = Sampler(self.profile, post)
-        self._calls = 0
+        self._calls: Counter[str] = Counter()  # by form
         self._seen = 0  # traces
         self._found: tuple[Found, ...] = ()
         self._hottest: Hashable = None
@@ -43,7 +44,7 @@ class Watch:
     def count(self, form: Hashable, tier: int, calls: int, seconds: float, now_s: float) -> None:
         self.profile.count(NATIVE if tier else ORIGINAL, str(form), calls, seconds, now_s)
         if tier:
-            self._calls += calls
+            self._calls[str(form)] += calls
             self._hottest_s *= 0.9
             if form == self._hottest or seconds > self._hottest_s:
                 self._hottest, self._hottest_s = form, self._hottest_s * (form == self._hottest) + seconds
@@ -67,23 +68,36 @@ class Watch:
         self.sampler.forget(NATIVE)
         self._seen, self._found = self.profile.added, ()
 
-    def spot(self, build: Build, serving: tuple[Target, ...], isa: str, now_s: float) -> Iterator[tuple[Found, float]]:
-        """The edits that there is evidence for since this was last asked, and the time that each could have saved."""
-        calls, self._calls = self._calls, 0
+    def spot(
+        self, build: Build, serving: tuple[Target, ...], isa: str, now_s: float, hoped: Iterable[Found] = ()
+    ) -> Iterator[tuple[Found, float]]:
+        """The edits that there is evidence for since this was last asked, or that somebody has hope of (`hoped`), and the time
+        that each could have saved."""
+        counted, self._calls = self._calls, Counter()
+        calls = counted.total()
+        special = sum(counted[target.form] for target in serving if isinstance(target, Baked))
+
+        def calls_of(edit: Edit) -> int:
+            """Calls that run what it edits. Merged and split units were traced in whatever call."""
+            if isinstance(edit, Revised):
+                return counted[edit.form] if edit.form else calls - special
+            return calls
+
         for edit, gain in list(self._gains.items()):
             if edit not in serving:
                 del self._gains[edit]
             elif calls and gain > 0:
-                yield Found(edit, gain, "it was measured"), gain * calls
+                yield Found(edit, gain, "it was measured"), gain * calls_of(edit)
         if not calls:
             return
         if self.profile.added != self._seen:
             self._seen = self.profile.added
             self._found = self._look(build, isa, now_s)
-        edited = {unit for target in serving if isinstance(target, Edit) for unit in target.units}
-        for found in self._found:
-            if edited.isdisjoint(found.edit.units):  # of those the traces show something else than the rules made
-                yield found, found.saves_s * calls
+        edited = {(form_of(target), unit) for target in serving if isinstance(target, Edit) for unit in target.units}
+        for found in (*self._found, *hoped):
+            mine = {(form_of(found.edit), unit) for unit in found.edit.units}
+            if edited.isdisjoint(mine):  # of those the traces show something else than the plan made
+                yield found, found.saves_s * calls_of(found.edit)
 
     def _look(self, build: Build, isa: str, now_s: float) -> tuple[Found, ...]:
         """What the traces of what serves speak for."""

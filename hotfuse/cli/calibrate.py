@@ -14,6 +14,7 @@ from hotfuse.cli.calls import read_calls
 from hotfuse.cli.view import json_option, make_console, make_progress, make_table, write_json
 from hotfuse.config import Config
 from hotfuse.errors import NoIdleCores
+from hotfuse.fusion.strategies import Policy
 from hotfuse.hardware.counters import ENERGY, Counts, Meter
 from hotfuse.hardware.forest import read_forest
 from hotfuse.hardware.rates import Rates
@@ -24,6 +25,7 @@ from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import SPECIMENS, Series, gather, plans_of, retrain
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
 from hotfuse.runtime.operator_probes import measure_operators
+from hotfuse.runtime.planning import known_policy
 from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
 from hotfuse.runtime.quiet import Quiet, in_back_seat
 from hotfuse.runtime.threads import team_size
@@ -95,6 +97,9 @@ def _calibrate(
     console.print(make_table("How long kernels take", ("what", ">found"), rows))
     console.print()
     console.print(make_table("Counted meanwhile, on one thread", ("what", ">counted"), counter_rows(counts)))
+    console.print()
+    policy = known_policy(config, spec)
+    console.print(make_table("Edits that were tried", ("what", ">found"), policy_rows(policy)))
     write_json(
         json_path,
         {
@@ -102,10 +107,22 @@ def _calibrate(
             "rates": dataclasses.asdict(rates),
             "samples": {subject.samples: len(calibration.samples(subject)) for subject in SUBJECTS},
             "forest": {subject.forest: bool(calibration.forest(subject)) for subject in SUBJECTS},
+            "policy": {"rewards": policy.seen, "edits": len(policy.edits), "regret": policy.regret},
             "trained": [{**dataclasses.asdict(reply), "forest": bool(reply.forest)} for reply in trained],
             "counters": {**counts.numbers, "absent": dict(counts.absent)},
         },
     )
+
+
+def policy_rows(policy: Policy) -> list[tuple[str, str]]:
+    """What tuning and traffic taught so far, and what it cost."""
+    paid = sum(evidence.mean > 0 for evidence in policy.edits.values())
+    lost = f", {policy.regret / policy.seen:.3f} for each" if policy.seen else ""
+    return [
+        ("measurements of edits that nobody was sure of", f"{policy.seen:,}"),
+        ("edits that are remembered, and of those what paid", f"{len(policy.edits):,}, {paid:,}"),
+        ("regret: logarithms of time, lost to edits that did not pay", f"{policy.regret:.2f}{lost}"),
+    ]
 
 
 def _measured(

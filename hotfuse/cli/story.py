@@ -72,6 +72,7 @@ def show_story(console: Console, story: Story) -> None:
         ("made for", part.form or "all sizes"),
         ("ran in", "an unknown number of calls" if story.executions is None else f"{story.executions} calls"),
         ("time of a call", _show_time(story)),
+        ("achieved", _show_achieved(story)),
         ("arithmetic", show_quantity(part.flops, "flop")),
         ("bytes moved", show_quantity(part.bytes_moved, "B")),
         ("kernels", part.kernels),
@@ -91,6 +92,15 @@ def _show_time(story: Story) -> str:
     if story.seconds is None:
         return "not profiled"
     return f"{show_ms(story.seconds)}{'' if story.share is None else f', {story.share:.1%} of all'}"
+
+
+def _show_achieved(story: Story) -> str:
+    """What was measured while it was proved."""
+    found = story.achieved
+    if found is None:
+        return ""
+    rates = f"{found.gflops_per_s:.3g} GFLOP/s and {found.gbytes_per_s:.3g} GB/s in {show_ms(found.seconds)}"
+    return f"{rates}, bound by {found.by} ({found.share:.0%} of the time)"
 
 
 def _show_life(chapters: Sequence[Chapter]) -> list[tuple[Any, ...]]:

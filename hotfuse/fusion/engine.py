@@ -5,7 +5,7 @@
 
 An edit is made where its predicted gain exceeds `LEAST_GAIN` of what it is about and is surely one: the model's trees, each
 asked what the edit makes of the time, agree on it but for `SURE` standard deviations of theirs. What may pay and is not sure is
-told (`Planned.unsure`): it is to be measured, not trusted.
+told (`Planned.unsure`): it is to be measured, not trusted. Who measures it asks for the plan with it made (`revise`).
 
 Rounds. Of all edits of a round those with the largest gain are made first, each if what it is about is still there; the next
 round looks at what is new alone. Distances that bytes come from are those of the rules' plan: an edit moves groups by a few
@@ -16,9 +16,12 @@ State: none outside of one `plan`.
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.analyzer import Analyzer, placed
 from hotfuse.fusion.candidates import Candidate, find, verdicts
 from hotfuse.fusion.chains import make_chains
@@ -39,6 +42,7 @@ from hotfuse.ir.layout import Layout
 LEAST_GAIN = 0.02  # of the time of what is edited: repeated measurements differ by more than less
 SURE = 1.0  # standard deviations of the trees' gains that must be left of it
 MOST_ROUNDS = 64
+MOST_UNSURE = 64  # edits that are told: a build carries them, and traffic tries one at a time
 BESIDE = "beside"  # the strategy of an order
 
 
@@ -50,6 +54,16 @@ class Planner:
     spec: Spec
     sizes: Mapping[str, int]
     complements: bool = True  # groups that complement each other run side by side
+
+
+@dataclass(frozen=True)
+class Revision:
+    """An edit by what it is known by wherever the same graph is planned: its strategy, the groups that it is about by their
+    names, and which of the edits it is that the strategy has for these."""
+
+    strategy: str
+    groups: tuple[str, ...]
+    choice: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,12 @@ class Step:
     spread_s: float
     scores: tuple[Score, ...]
     is_measured: bool = False
+    choice: int = 0  # which of the edits that the strategy has for these groups
+    digest: str = ""  # of what is done before and after: the same for layers alike, in every process
+
+    @property
+    def revision(self) -> Revision:
+        return Revision(self.strategy, self.groups, self.choice)
 
     @property
     def gain_s(self) -> float:
@@ -78,7 +98,8 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """The groups, in an order in which they can run; the edits that led there, and those that nobody can be sure of."""
+    """The groups, in an order in which they can run; the edits that led there, and those that nobody can be sure of, what may
+    gain most first."""
 
     groups: tuple[Fused, ...]
     steps: tuple[Step, ...] = ()
@@ -99,6 +120,15 @@ class Weighed:
     @property
     def pays(self) -> bool:
         return self.gain_s > LEAST_GAIN * self.before_s
+
+    @property
+    def may_pay(self) -> bool:
+        return self.most_s > LEAST_GAIN * self.before_s
+
+    @property
+    def most_s(self) -> float:
+        """What may be gained, where trees disagree."""
+        return self.gain_s + SURE * self.spread_s
 
     @property
     def is_sure(self) -> bool:
@@ -131,19 +161,51 @@ class Engine:
         self._works = dict(zip(items, placed([self._analyzer.work(i.group) for i in items if i.group]), strict=True))
         self._seconds = dict(zip(items, planner.model.predict(list(self._works.values())).seconds.tolist(), strict=True))
         self._steps: list[Step] = []
-        self._unsure: list[Weighed] = []
+        self._doubtful: dict[Item, None] = {}  # what edits are about that may pay and are not sure
 
     def run(self) -> Planned:
         around: Iterable[Item] = list(self.draft)
         for _ in range(MOST_ROUNDS):
             weighed = self.weigh(self.candidates(around))
             around = self._edit(sorted((w for w in weighed if w.is_sure), key=lambda w: -w.gain_s))
-            self._unsure += [w for w in weighed if w.pays and not w.is_sure]
+            doubtful = [w for w in weighed if w.may_pay and not w.is_sure]
+            self._doubtful |= dict.fromkeys(item for w in doubtful for item in w.candidate.gone)
             if not around:
                 break
             self.draft.close_gaps()
-        unsure = [self.step(w) for w in self._unsure if self._is_there(w.candidate)]
-        return Planned(tuple(self.ordered()), tuple(self._steps), tuple(unsure))
+        unsure = self._unsure()
+        return Planned(tuple(self.ordered()), tuple(self._steps), unsure)
+
+    def _unsure(self) -> tuple[Step, ...]:
+        """The edits of the plan as it is now that may pay and are not sure."""
+        named = self._named(item for item in self._doubtful if item in self.draft)
+        weighed = zip(named, self.weigh(list(named.values())), strict=True)
+        found = [(revision, w) for revision, w in weighed if w.may_pay and not w.is_sure]
+        best = sorted(found, key=lambda pair: -pair[1].most_s)[:MOST_UNSURE]
+        return tuple(replace(self.step(w), choice=revision.choice) for revision, w in best)
+
+    def _named(self, around: Iterable[Item]) -> dict[Revision, Candidate]:
+        """The legal edits around some items, by what they are known by."""
+        counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        found = {}
+        for candidate in self.candidates(around):
+            key = candidate.strategy, candidate.names
+            found[Revision(*key, counts[key])] = candidate
+            counts[key] += 1
+        return found
+
+    def revise(self, revision: Revision) -> tuple[list[Fused], Step]:
+        """The groups with an edit made that is legal, whatever the model says of it, and that edit. None of them
+        runs beside another. Raises IllegalEdit where there is no such edit."""
+        named = self._named([item for item in self.draft if item.name in revision.groups])
+        if revision not in named:
+            raise IllegalEdit(f"{revision.strategy} of {', '.join(revision.groups)} is no edit of this plan, or not legal")
+        (weighed,) = self.weigh([named[revision]])
+        step = self.step(weighed)
+        made = apply(self.draft, weighed.candidate)
+        if not made:
+            raise IllegalEdit(f"{revision.strategy} of {', '.join(revision.groups)} cannot be made")
+        return self.draft.groups, replace(step, made=tuple(item.name for item in made), choice=revision.choice)
 
     def ordered(self) -> list[Fused]:
         """The groups, those next to each other that are to run side by side."""
@@ -191,9 +253,6 @@ class Engine:
             new += made
         return [item for item in new if item in self.draft]
 
-    def _is_there(self, candidate: Candidate) -> bool:
-        return all(item in self.draft for item in candidate.gone)
-
     def weigh(self, candidates: Sequence[Candidate]) -> list[Weighed]:
         """What edits would gain, all asked of the model at once."""
         edits = [
@@ -234,4 +293,16 @@ class Engine:
         bounds: list[Bound] = [roofline(work, planner.model.rates, threads) for work in before]
         scores = score(before, bounds, found.works, planner.spec, threads)
         after_s = found.before_s - found.gain_s
-        return Step(found.candidate.strategy, found.candidate.names, made, found.before_s, after_s, found.spread_s, scores)
+        digest = _digest(found.candidate.strategy, before, found.works)
+        times = found.before_s, after_s, found.spread_s
+        return Step(found.candidate.strategy, found.candidate.names, made, *times, scores, digest=digest)
+
+
+def _digest(strategy: str, *sides: Sequence[Work]) -> str:
+    """Of works, whatever their values are called and wherever in a plan they are."""
+
+    def plain(touch: Touch) -> Touch:
+        return replace(touch, name="", distance=0.0)
+
+    said = [[replace(w, reads=tuple(map(plain, w.reads)), writes=tuple(map(plain, w.writes))) for w in side] for side in sides]
+    return hashlib.sha256(f"{strategy} {said}".encode()).hexdigest()[:16]

@@ -2,7 +2,8 @@
 
 A plan is the engine's, or that of rules and chains alone. A group is known by its last node. `merged` ones run as one, whatever
 the model says; one taken `apart` runs as the groups that it was made of, as the links of its chain, or as its anchor (the node
-that folds, reads or multiplies) and what is elementwise around it.
+that folds, reads or multiplies) and what is elementwise around it. `revised` edits are those of the engine that it was not sure
+of, made nevertheless.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.chains import find_joints, make_chains
-from hotfuse.fusion.engine import Planner, plan
+from hotfuse.fusion.engine import Engine, Planned, Planner, Revision
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.ir.dim import Dim
@@ -27,6 +28,7 @@ class Grouping:
 
     merged: tuple[tuple[str, ...], ...] = ()
     apart: tuple[str, ...] = ()
+    revised: tuple[Revision, ...] = ()
 
 
 AS_PLANNED = Grouping()
@@ -46,22 +48,39 @@ def name_of(group: Fused) -> str:
     return group.nodes[-1].id
 
 
-def make_groups(
+def make_plan(
     graph: Graph,
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
     cache_bytes: int,
     grouping: Grouping = AS_PLANNED,
     planner: Planner | None = None,
-) -> list[Fused]:
-    """The groups, in an order in which they can run; without a planner, those of the rules. Raises IllegalEdit where the
-    grouping cannot be had."""
+) -> Planned:
+    """The groups, in an order in which they can run, and how the engine came to them; without a planner, those of the rules.
+    Raises IllegalEdit where the grouping cannot be had."""
     if planner is None:
-        groups = make_chains(fuse(graph, values, layouts), graph, values, layouts, cache_bytes)
+        if grouping.revised:
+            raise IllegalEdit("rules are never unsure: there is nothing to revise")
+        planned = Planned(tuple(make_chains(fuse(graph, values, layouts), graph, values, layouts, cache_bytes)))
     else:
-        groups = list(plan(graph, values, layouts, planner).groups)
-    if grouping == AS_PLANNED:
-        return groups
+        engine = Engine(graph, values, layouts, planner)
+        planned = engine.run()
+        for revision in grouping.revised:
+            groups, step = engine.revise(revision)
+            planned = Planned(tuple(groups), (*planned.steps, step))
+    if not grouping.merged and not grouping.apart:
+        return planned
+    return Planned(tuple(_edited(planned.groups, graph, values, layouts, grouping)), planned.steps)
+
+
+def _edited(
+    groups: Sequence[Fused],
+    graph: Graph,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    grouping: Grouping,
+) -> list[Fused]:
+    """Groups with some of them merged, and others taken apart."""
     known = {name_of(group): group for group in groups}
     strangers = sorted({*grouping.apart, *(n for names in grouping.merged for n in names)} - set(known))
     if strangers:

@@ -23,7 +23,7 @@ from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine, Planned, Planner, Step, Weighed
 from hotfuse.fusion.rules import Fused
-from hotfuse.fusion.strategies import Array, Policy, context, new_policy, reward
+from hotfuse.fusion.strategies import Policy, context_of, new_policy, reward
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
 
@@ -121,7 +121,8 @@ class _Tuner:
         found = [w for w in engine.weigh(engine.candidates()) if (w.candidate.strategy, w.candidate.made) not in self._tried]
         if not found:
             return []
-        hopes = self.policy.hope(np.array([_context(engine, weighed) for weighed in found]))
+        steps = [engine.step(weighed) for weighed in found]
+        hopes = self.policy.hope(np.array([context_of(step) for step in steps]), [step.digest for step in steps])
         worth = hopes * [weighed.before_s for weighed in found]
         taken: set[str] = set()
         chosen: list[Weighed] = []
@@ -138,20 +139,24 @@ class _Tuner:
         self._tried |= {(w.candidate.strategy, w.candidate.made) for w in chosen}
         race = self._measure(groups, engine.draft.groups)
         kept = []
-        contexts: list[Array] = []
+        steps: list[Step] = []
         rewards: list[float] = []
+        noises: list[float] = []
         for weighed in made:
             ids = frozenset(node.id for item in weighed.candidate.gone if item.group for node in item.group.nodes)
             (before, doubt), (after, more) = (sum_of(laps, ids) for laps in race.laps)
-            contexts.append(_context(engine, weighed))
+            steps.append(engine.step(weighed))
             rewards.append(reward(before, after))
+            noises.append((doubt + more) / max(before, 1e-12))
             gain = before - after if after else 0.0  # nobody timed it
             if gain > LEAST_GAIN * before + DOUBT * (doubt + more):
                 kept.append(weighed)
-                step = replace(engine.step(weighed), before_s=before, after_s=after, spread_s=doubt + more, is_measured=True)
+                step = replace(steps[-1], before_s=before, after_s=after, spread_s=doubt + more, is_measured=True)
                 self._steps.append(step)
-        if contexts:
-            self.policy = self.policy.learned(np.array(contexts), np.array(rewards))
+        if steps:
+            contexts, taken = np.array([context_of(step) for step in steps]), np.ones(len(steps), bool)
+            digests = [step.digest for step in steps]
+            self.policy = self.policy.learned(contexts, np.array(rewards), taken, digests, noises)
         if not kept:
             return groups
         draft = Draft(self._graph, self._layouts, groups)
@@ -159,11 +164,6 @@ class _Tuner:
         for weighed in kept:
             apply(draft, weighed.candidate.on(items))
         return draft.groups
-
-
-def _context(engine: Engine, weighed: Weighed) -> Array:
-    step = engine.step(weighed)
-    return context(step.strategy, step.before_s, step.gain_s, step.spread_s, step.scores)
 
 
 def computing(ids: Iterable[str], layouts: Mapping[str, Layout]) -> frozenset[str]:

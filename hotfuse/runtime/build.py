@@ -18,6 +18,7 @@ import numpy as np
 
 from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile import TileProgram
+from hotfuse.fusion.engine import Step
 from hotfuse.fusion.grouping import Joint
 from hotfuse.ir.dim import substitute
 from hotfuse.ir.graph import Constant, Graph, Value
@@ -54,7 +55,7 @@ class Unit:
 class Build:
     """What `hoisted.main` runs as; `reasons` say of nodes that could have had kernels why they have none, `joints` where units
     could be merged. Calls of some sizes may have units of their own (`special`). Where something failed that may not fail
-    again it is not `lasting`."""
+    again it is not `lasting`. How its plan came about: the engine's `steps`, and the edits of units that it is `unsure` of."""
 
     hoisted: Hoisted
     units: tuple[Unit, ...]
@@ -62,6 +63,8 @@ class Build:
     joints: tuple[Joint, ...] = ()
     special: Mapping[Sizes, tuple[Unit, ...]] = field(default_factory=dict)
     lasting: bool = True
+    steps: tuple[Step, ...] = ()
+    unsure: tuple[Step, ...] = ()
 
     @property
     def main(self) -> Graph:

@@ -12,7 +12,8 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.codegen.tile_files import edited
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, IllegalEdit, TileError
-from hotfuse.fusion.grouping import AS_PLANNED, Grouping, joints, make_groups
+from hotfuse.fusion.engine import Planned
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping, joints, make_plan
 from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import symbols_of
@@ -59,24 +60,27 @@ def build_hoisted(
 ) -> Build:
     """The build of a graph that is in its native form and split already."""
     graph = baked(hoisted.main, dict(sizes)) if sizes else hoisted.main
-    groups = plan_groups(graph, spec, config, sizes, grouping)
-    return build_groups(hoisted, graph, groups, spec, config, make)
+    planned = make_planned(graph, spec, config, sizes, grouping)
+    build = build_groups(hoisted, graph, planned.groups, spec, config, make)
+    made = {unit.name for unit in build.units}
+    unsure = tuple(step for step in planned.unsure if made.issuperset(step.groups))
+    return replace(build, steps=planned.steps, unsure=unsure)
 
 
-def plan_groups(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping = AS_PLANNED) -> list[Fused]:
-    """Those of the engine's plan; of the rules' where no plan can be made."""
+def make_planned(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping = AS_PLANNED) -> Planned:
+    """The engine's plan; the rules' where it can make none."""
     places, cache_bytes = layouts(graph, graph.values), _share(spec, config).l2_bytes
     try:
         planner = planner_of(config, spec, graph, dict(sizes))
         if planner is not None:
             planner = replace(planner, spec=_share(spec, config))
-        return make_groups(graph, graph.values, places, cache_bytes, grouping, planner)
+        return make_plan(graph, graph.values, places, cache_bytes, grouping, planner)
     except IllegalEdit:
         raise
     except Exception:  # no defect of the planner may keep a model from native code
         if config.strict:
             raise
-        return make_groups(graph, graph.values, places, cache_bytes, grouping)
+        return make_plan(graph, graph.values, places, cache_bytes, grouping)
 
 
 def _share(spec: Spec, config: Config) -> Spec:

@@ -23,10 +23,12 @@ import numpy as np
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.errors import DimError, InputError, VerifyError
+from hotfuse.fusion.analyzer import steps_of
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.op import OPS
+from hotfuse.ir.metadata import bytes_of, cost_of
+from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import SizeType, TensorType, Type
 from hotfuse.pace import Pace, hurry
 from hotfuse.passes.hoist import Hoisted
@@ -40,6 +42,7 @@ from hotfuse.runtime.proof_sizes import resized, shape_of
 from hotfuse.runtime.tables import Part
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.tier0_values import Tier0Values
+from hotfuse.runtime.tracer import unit_piece
 from hotfuse.runtime.unit_proof import Outcome, Subject, prove_unit
 from hotfuse.runtime.verdict import UnitVerdict
 
@@ -108,7 +111,8 @@ def prove(
         tier_0.compute(nodes[node.id])
         for place in due.get(turn, ()):
             misfit = _misfit(subjects[place], graph, values, sizes)
-            found.append(_verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit))
+            verdict = _verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit)
+            found.append(_counted(verdict, subjects[place], graph, values, sizes, threads) if verdict.tried else verdict)
             if met is not None and place == speakers[place][0]:
                 _note(met, subjects[place], graph, tier_0, config.max_worker_bytes // MET)
             pace()
@@ -127,8 +131,7 @@ def _note(met: dict[str, Array], subject: Subject, graph: Graph, tier_0: Tier0Va
 
 
 def _sizes(value: Value) -> tuple[int, ...]:
-    assert isinstance(value.type, TensorType)
-    return value.type.sizes
+    return _type(value).sizes
 
 
 def _speakers(subjects: Mapping[int, Subject]) -> dict[int, tuple[int, int]]:
@@ -172,6 +175,27 @@ def _verdict(
     if reason:
         return UnitVerdict(place, False, f"nothing was proved: {reason}", "", seconds, 0.0, tried=False)
     return UnitVerdict(place, not outcome.reason, outcome.reason, outcome.what, seconds, outcome.seconds)
+
+
+def _counted(
+    verdict: UnitVerdict, subject: Subject, graph: Graph, values: Mapping[str, Value], sizes: Mapping[str, int], threads: int
+) -> UnitVerdict:
+    """With what a run of the unit had to do."""
+    piece = unit_piece(graph, subject.nodes, subject.parts, 0, {name: value.type for name, value in values.items()}, sizes)
+    steps = 0.0
+    for node in subject.nodes:
+        cost = cost_of(graph, node).at(sizes).flops
+        points = bytes_of(values[node.outputs[0]].type)
+        if OPS[node.op].pattern is Pattern.ELEMENTWISE and isinstance(points, int):
+            steps += points // max(1, _type(values[node.outputs[0]]).dtype.bytes) * steps_of(node.op)
+        elif isinstance(cost, int):
+            steps += cost / 2
+    return replace(verdict, flops=piece.flops, steps=steps, bytes_moved=piece.bytes_moved, threads=threads)
+
+
+def _type(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
 
 
 def _check_kernels(place: int, unit: Unit, kernels: Mapping[TileProgram, Kernel]) -> None:

@@ -180,14 +180,16 @@ class Session:
     def _native(self, given: Sequence[Any]) -> Serving:
         """Kernels for every size, and where tier 2 is asked for those that are measured to be fastest for a call's own."""
         if self.config.tier == 2 and self.config.fusion == "engine":
+            from hotfuse.runtime.subgraph import step_data
             from hotfuse.runtime.tuned import tuned_executor
 
             def busy(reason: str) -> None:
                 self.events.emit("plan.untuned", self.graph.name, reason)
 
             executor, planned = tuned_executor(self.graph, given, self.config, self.config.tune_s, busy)
+            units = [[node.id for node in group.nodes] for group in planned.groups]
             for step in planned.steps:
-                self.events.emit("plan.edit", " + ".join(step.groups), str(step))
+                self.events.emit("plan.step", self.graph.name, str(step), **step_data(step, units))
             return self.serving(executor, 2, "tier 2")
         from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
 

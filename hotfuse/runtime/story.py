@@ -20,10 +20,13 @@ from hotfuse.ir.graph import Graph
 from hotfuse.runtime.subgraph import BAKED, FUSED, ORIGINAL, Fusion, Served, Subgraph, describe_subgraph, served_by, subgraph_id
 
 if TYPE_CHECKING:
+    from hotfuse.hardware.achieved import Achieved
     from hotfuse.runtime.executor import Executor
 
-FIGURES = ("attempt", "cpu_s", "kernels", "compiled", "seconds", "base_seconds")  # of an event's data, that a chapter keeps
+# of an event's data, that a chapter keeps
+FIGURES = ("attempt", "cpu_s", "kernels", "compiled", "seconds", "base_seconds", "before_s", "after_s", "spread_s", "reward")
 _MADE = "native.made"  # before the first answer, with no target
+_TOLD = ("tier.", "plan.", "policy.")
 _BEGINS = ("tier.publish", _MADE)
 _ENDS = {"tier.withdraw": "withdrawn", "tier.retire": "retired", "tier.quarantine": "quarantined"}
 
@@ -45,7 +48,7 @@ class Story:
     """A subgraph and its life. `state` is serves, replaced, absorbed (kernels look through it, or it is computed before the
     calls), built, withdrawn, retired or quarantined. `executions` counts the calls that were answered while it served, None
     where sizes decide whether it ran and nobody counted; `seconds` and `share` are of a call's time, None where it was not
-    profiled. `made_from` and `became` are ids."""
+    profiled. `made_from` and `became` are ids; `achieved` is what it did while it was proved, and what bound it."""
 
     subgraph: Subgraph
     state: str
@@ -55,6 +58,7 @@ class Story:
     made_from: tuple[str, ...]
     became: tuple[str, ...]
     chapters: tuple[Chapter, ...]
+    achieved: Achieved | None = None
 
     @property
     def id(self) -> str:
@@ -96,7 +100,7 @@ def make_source(
 ) -> Source:
     """Of a graph, and what answers its calls now."""
     main = replace(executor.plan.graph, constants={})
-    wanted = tuple(e for e in events if e.kind == _MADE or e.kind.startswith("tier."))
+    wanted = tuple(e for e in events if e.kind == _MADE or e.kind.startswith(_TOLD))
     return Source(replace(graph, constants={}), main, served_by(executor), wanted, calls, seconds or {}, baked_calls or {})
 
 
@@ -160,6 +164,7 @@ class _Life:
         self._made_from: dict[str, tuple[str, ...]] = {}
         self._became: dict[str, dict[str, None]] = {}
         self._executions: dict[str, int] = {}
+        self._achieved: dict[str, Achieved] = {}
         self._calls = 0
         self._originals = {node.id: subgraph_id(ORIGINAL, "", (node.id,)) for node in source.graph.nodes}
         self._by_origin: dict[str, list[str]] = {}
@@ -182,6 +187,10 @@ class _Life:
         chapter = Chapter(event.time_s, event.calls, event.kind, target, event.reason, figures)
         if target not in self._built:
             self._early.setdefault(target, []).append(chapter)
+        for id in self._built.get(target, ()):
+            achieved = event.data.get("achieved", {}).get(self._known[id].name)
+            if achieved is not None:
+                self._achieved[id] = achieved
         units = set(event.data.get("units", ()))
         alive = [id for id in self._built.get(target, ()) if self._ends.get(id) != "quarantined"]  # that is for good
         concerned = tuple(id for id in alive if not units or units & {id, self._known[id].name})
@@ -262,6 +271,7 @@ class _Life:
             self._made_from.get(id, ()),
             tuple(self._became.get(id, ())),
             tuple(self._chapters.get(id, ())),
+            self._achieved.get(id),
         )
 
     def _counted(self, id: str) -> int | None:

@@ -18,6 +18,7 @@ from hotfuse.ir.metadata import Cost, bytes_of, cost_of
 
 if TYPE_CHECKING:
     from hotfuse.codegen.tile import TileProgram
+    from hotfuse.fusion.engine import Step
     from hotfuse.runtime.build import Sizes, Unit
     from hotfuse.runtime.executor import Executor
 
@@ -88,6 +89,24 @@ def fusions_of(units: Iterable[Unit], objects: Mapping[TileProgram, bytes], size
         lengths.fusion(unit.nodes, form, [(recipe.program, code_bytes(recipe.program)) for recipe in unit.recipes])
         for unit in units
     )
+
+
+def step_data(step: Step, units: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """An edit of a plan as an event's data: what it is about and made, its figures, its scores, and what became of it by the
+    names of units, which are the nodes of each."""
+    owners = {id: nodes[-1] for nodes in units for id in nodes}
+    names = step.made or step.groups
+    return {
+        "strategy": step.strategy,
+        "groups": step.groups,
+        "made": step.made,
+        "before_s": step.before_s,
+        "after_s": step.after_s,
+        "spread_s": step.spread_s,
+        "is_measured": step.is_measured,
+        "scores": {score.name: score.value for score in step.scores},
+        "units": tuple(dict.fromkeys(owners.get(name, name) for name in names)),
+    }
 
 
 @dataclass(frozen=True)

@@ -149,14 +149,15 @@ def outline(graph: Graph, bound: BoundPlan, types: Sequence[Type]) -> Outline:
         for nodes, found in groupby(zip(segment.parts, segment.tasks, strict=True), lambda pair: pair[0].nodes):
             parts, tasks = zip(*found, strict=True)
             of_parts += [len(pieces)] * len(parts)
-            pieces.append(_unit(graph, nodes, parts, sum(tasks), bound.types, sizes))
+            pieces.append(unit_piece(graph, nodes, parts, sum(tasks), bound.types, sizes))
         places.append(tuple(of_parts))
     return Outline(form_text(types[: len(graph.inputs)]), tuple(pieces), tuple(places))
 
 
-def _unit(
+def unit_piece(
     graph: Graph, nodes: Sequence[Node], parts: Sequence[Part], tasks: int, types: Mapping[str, Type], sizes: Mapping[str, Dim]
 ) -> Piece:
+    """What is known of a unit whose values have these types."""
     cost = sum((cost_of(graph, node) for node in nodes), Cost()).at(sizes)
     written = dict.fromkeys(name for part in parts for name in part.recipe.writes)
     read = dict.fromkeys(name for part in parts for name in part.recipe.reads if name not in written)

@@ -27,7 +27,7 @@ from hotfuse.hardware.training import quality
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.runtime.build import Sizes, baked
-from hotfuse.runtime.building import plan_groups
+from hotfuse.runtime.building import make_planned
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibration import TIMES, Calibration
 from hotfuse.runtime.planning import known_model, team_of
@@ -75,7 +75,7 @@ def weigh_here(asked: TrafficRequest) -> TrafficReply:
         return TrafficReply((), (), is_known=False)
     graph = baked(asked.graph, sizes) if asked.is_baked else asked.graph
     places = layouts(graph, graph.values)
-    groups = plan_groups(graph, spec, config, asked.sizes)
+    groups = make_planned(graph, spec, config, asked.sizes).groups
     taken = {computing(nodes, places): seconds for nodes, seconds in zip(asked.units, asked.seconds, strict=True)}
     works, measured = [], []
     for group, work in zip(groups, analyse(groups, graph, graph.values, places, sizes), strict=True):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class UnitVerdict:
     """Of the unit at place `unit` of a build: whether its kernels are right, or the reason why not; which values were seen,
     and by which rules; the seconds that the proof took, and a run of the kernels. `tried` is False where nothing can be said:
-    tier 0 itself could not compute what the kernels read, or they were not made for these sizes."""
+    tier 0 itself could not compute what the kernels read, or they were not made for these sizes. The rest is what that run had
+    to do, counted: flops, vector operations (`steps`) and bytes, and with how many threads."""
 
     unit: int
     ok: bool
@@ -18,3 +19,7 @@ class UnitVerdict:
     seconds: float
     native_s: float
     tried: bool = True
+    flops: float = 0.0
+    steps: float = 0.0
+    bytes_moved: float = 0.0
+    threads: int = 1

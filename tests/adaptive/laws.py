@@ -34,7 +34,7 @@ from hotfuse.adaptive.message import (
     Tick,
     Withdraw,
 )
-from hotfuse.adaptive.target import Baked, Edit, Generic, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target, base_of, form_of
 from tests.adaptive.story import Job, good_answer
 
 Step = Callable[[Any, Event], tuple[Any, tuple[Decision, ...]]]
@@ -262,12 +262,13 @@ class Witness:
         assert building <= set(self.under_way) <= building | self.wrong, "a build under way is remembered"
         assert sum(isinstance(target, Baked) for target in self.serving) <= rules.baked, "baked forms are bounded"
         edits = [target for target in self.serving if isinstance(target, Edit)]
-        units = [unit for edit in edits for unit in set(edit.units)]
+        units = [(form_of(edit), unit) for edit in edits for unit in set(edit.units)]
         assert len(edits) <= rules.edits, "edits are bounded"
         special = sum(self.code[target] for target in self.serving if target != Generic())
         assert special <= rules.special_bytes, "code of what is special is bounded"
         assert len(units) == len(set(units)), "edits in service share no unit"
         assert not self.serving or Generic() in self.serving, "all stands on the generic kernels"
+        assert {base_of(edit) for edit in edits} <= self.serving, "an edit serves with what it edits"
 
     # ---- what holds at the end
 

@@ -39,7 +39,7 @@ from hotfuse.adaptive.message import (
     Tick,
 )
 from hotfuse.adaptive.state import Rules, State, start
-from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Revised, Split, Target
 from hotfuse.ir.record_form import read_record, write_record
 from tests.adaptive.laws import Witness
 from tests.adaptive.story import Job, good_answer
@@ -60,7 +60,10 @@ ROOMY |= {"quiet_s": 0.5, "most_quiet_s": 4.0, "review_s": 5.0, "most_review_s":
 TIGHT = {**ROOMY, "baked": 1, "edits": 1, "lessons": 2, "shadow_calls": 1}
 
 FORMS = [Baked(form) for form in "abcde"]
-EDITS = [Merged(("u", "v")), Merged(("v", "w")), Split(("u",)), Split(("x", "y")), Merged(("x", "z"))]
+EDITS: list[Edit] = [
+    Merged(("u", "v")), Merged(("v", "w")), Split(("u",)), Split(("x", "y")), Merged(("x", "z")), Revised("tiles", ("x", "w")),
+    Revised("grain", ("u",), "a"), Revised("grain", ("u",), "a", 1), Revised("tiles", ("u", "v"), "b"),
+]  # fmt: skip
 TARGETS: list[Target] = [Generic(), *FORMS, *EDITS]
 
 places = st.integers(0, 15)
@@ -113,7 +116,7 @@ class Traffic(RuleBasedStateMachine):
         self.tell(Called(self.now_s + wait, form.form, tier, seconds, 5))
 
     @rule(edit=st.sampled_from(EDITS), saves=st.sampled_from([0.01, 1.0, 10.0]), wait=waits)
-    def spot(self, edit: Merged | Split, saves: float, wait: float) -> None:
+    def spot(self, edit: Edit, saves: float, wait: float) -> None:
         self.tell(Spotted(self.now_s + wait, edit, saves))
 
     def heat(self, form: Baked, wait: float) -> list[Job]:

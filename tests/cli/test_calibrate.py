@@ -14,10 +14,14 @@ from click.testing import CliRunner
 import hotfuse
 from hotfuse.cli import calibrate, calls
 from hotfuse.cli.main import main
+from hotfuse.config import Config
 from hotfuse.errors import InputError
+from hotfuse.fusion.strategies import context, new_policy
 from hotfuse.hardware.counters import Counts
 from hotfuse.hardware.rates import Rates
+from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime import probes
+from hotfuse.runtime.planning import keep_policy
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +50,22 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert first["rates"]["read"]["bytes"] == [1 << 14, 1 << 18]
     with pytest.raises(AssertionError, match="measured again"):  # who does not ask what is known has it measured
         CliRunner().invoke(main, ["--debug", "calibrate"], catch_exceptions=False)
+
+
+def test_what_edits_taught_is_shown(tmp_path: Path) -> None:
+    config = Config.from_environment()
+    row = context("tiles", 1e-4, 5e-5, 1e-5, [])[None]
+    policy = new_policy().learned(row, np.array([0.2]), np.ones(1, bool), ["a" * 16])
+    policy = policy.learned(row, np.array([-0.3]), np.ones(1, bool), ["b" * 16])
+    assert keep_policy(config, host_spec(config.isa), policy)
+    output = run("--show", "--json", str(tmp_path / "shown.json"))
+    assert json.loads((tmp_path / "shown.json").read_text())["policy"] == {
+        "rewards": 2,
+        "edits": 2,
+        "regret": pytest.approx(0.3),
+    }
+    assert "2, 1" in output
+    assert "0.30, 0.150 for each" in output
 
 
 def test_the_tables_name_every_rate() -> None:

@@ -94,7 +94,7 @@ def test_who_asks_for_rules_is_not_tuned(tmp_path: Path) -> None:
     session = hotfuse.load(two_results(), tier=2, wait=True, fusion="rules", cache=str(tmp_path / "cache"))
     x = np.ones((3, 96), np.float32)
     session.run(None, {"x": x, "r": x})
-    assert "plan.edit" not in [event.kind for event in session.events]
+    assert "plan.step" not in [event.kind for event in session.events]
     session.close()
 
 

@@ -19,7 +19,7 @@ from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import F32, TensorType
 from hotfuse.runtime.build_worker import answer
-from hotfuse.runtime.building import plan_groups
+from hotfuse.runtime.building import make_planned
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibration import TIMES, Calibration
 from hotfuse.runtime.parcel import unwrap, wrap
@@ -51,7 +51,7 @@ def softmaxes(count: int = UNITS) -> Graph:
 
 def request(config: Config, seconds: float = 1e-4, graph: Graph | None = None, **changes: object) -> TrafficRequest:
     graph = graph or softmaxes()
-    units = tuple(tuple(n.id for n in g.nodes) for g in plan_groups(graph, host_spec(), config, SIZES))
+    units = tuple(tuple(n.id for n in g.nodes) for g in make_planned(graph, host_spec(), config, SIZES).groups)
     made = TrafficRequest(graph, config, SIZES, False, units, (seconds,) * len(units))
     return replace(made, **changes)  # type: ignore[arg-type]
 
