@@ -31,7 +31,7 @@ from hotfuse.runtime.quiet import Quiet
 from hotfuse.runtime.specimens import Specimen, specimen
 
 KEEP_S = 10.0  # between two savings
-LATER = 12  # specimens: some seconds. Right after the next one both times were slow alike where somebody else had a core
+LATER = 12  # specimens, which take some seconds: whoever has a core for longer than a moment is gone by then as well
 ALONE = 4  # of so many specimens, one is timed on one thread
 PLANS = 1000  # of a model that are timed: each is a source of its own, so that some are held out
 
