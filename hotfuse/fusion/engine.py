@@ -73,7 +73,7 @@ class Step:
     def __str__(self) -> str:
         how = "measured" if self.is_measured else "predicted"
         times = f"{1e6 * self.before_s:.4g} us to {1e6 * self.after_s:.4g} us, give or take {1e6 * self.spread_s:.2g} us"
-        return f"{self.strategy}: {how} {times}; {show(self.scores)}"
+        return "; ".join(filter(None, (f"{self.strategy}: {how} {times}", show(self.scores))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@
            -> both plans timed in turns, group by group -> edits that gained are kept -> ... until nothing is left to try
 
 One trial answers for many edits: times are those of single groups amid their plan, and of edits that touch nothing in common
-each has groups of its own. It begins with what is predicted to be fastest. What was tried is not tried again, and once the time
+each has groups of its own. It begins with what is predicted to be fastest, and with as many threads as whole calls of that are
+fastest with: one, or all. What was tried is not tried again, and once the time
 is up what was found so far is the plan. Where all of it together is no faster than what it began with, or than the rules' plan,
 that is the plan.
 
@@ -22,7 +23,7 @@ import numpy as np
 from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine, Planned, Planner, Step, Weighed
-from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.rules import ALL, Fused
 from hotfuse.fusion.strategies import Array, Policy, context, new_policy, reward
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
@@ -32,6 +33,9 @@ DOUBT = 0.5  # of how far repeated measurements lie apart is no gain
 MOST_TRIED = 24  # edits in one trial
 MOST_TRIALS = 12
 LATE_S = 1.0  # in which whole plans are compared still
+TEAM = "team"  # the strategy of a plan's threads
+LEAST_TEAM_S = 12e-6  # of a call: in less a second thread has hardly begun
+TEAM_GAIN = 0.05  # of a call: threads that sleep take long to wake, which calls in a row do not show
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class _Tuner:
         ruled = list(self._engine(None).draft.groups)
         predicted = self._engine(None).run()
         self._steps += predicted.steps
-        groups = [replace(group, row=0) for group in predicted.groups]
+        groups = self._with_threads([replace(group, row=0) for group in predicted.groups])
         for _ in range(MOST_TRIALS):
             if time.monotonic() > self._deadline:
                 break
@@ -100,6 +104,22 @@ class _Tuner:
                 break
             groups = self._trial(engine, groups, chosen)
         return Planned(tuple(self._fastest(ruled, list(predicted.groups), groups)), tuple(self._steps))
+
+    def _with_threads(self, groups: list[Fused]) -> list[Fused]:
+        """The groups with one thread or with all, if that is faster than what their amount of work speaks for. Who plans what
+        follows knows of it."""
+        model = self._planner.model
+        team, threads = (ALL, model.rates.threads) if model.threads == 1 else (1, 1)
+        other = [replace(group, team=team) for group in groups]
+        if not groups or model.rates.threads == 1:
+            return groups
+        before, after = self._measure(groups, other).call_s
+        if before < LEAST_TEAM_S or after > (1 - TEAM_GAIN) * before:
+            return groups
+        self._planner = replace(self._planner, model=replace(model, threads=threads))
+        names = tuple(group.nodes[-1].id for group in groups)
+        self._steps.append(Step(TEAM, names, names, before, after, 0.0, (), is_measured=True))
+        return other
 
     def _fastest(self, best: list[Fused], *others: list[Fused]) -> list[Fused]:
         """The last of some plans that is faster than those before it, in whole calls. Orders that put groups side by side are
