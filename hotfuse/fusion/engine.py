@@ -164,6 +164,10 @@ class Engine:
         order = arrange(self.draft, paces, found)
         return [replace(item.group, row=rows.get(item, 0)) for item in order if item.group is not None]
 
+    def seconds(self, item: Item) -> float:
+        """What an item is predicted to take; 0 where it has no native code."""
+        return self._seconds.get(item, 0.0)
+
     def candidates(self, around: Iterable[Item] | None = None) -> list[Candidate]:
         """The legal edits around some items, or all of them."""
         return list(find(self.draft, self._legality, list(self.draft) if around is None else around))
