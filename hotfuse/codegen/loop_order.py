@@ -180,7 +180,7 @@ def _even(order: ProductOrder, body: Body, product: Product, grain: int) -> Prod
         raise TileError("its rows are not counted")
     tiles = -(-m // order.rows)
     rows = -(-m // tiles)
-    if rows == order.rows or m <= 2:
+    if rows == order.rows and m % rows in (0, *order.heights):
         raise TileError("its tiles are of equal heights")
     chunk = rows * max(1, tiles >> grain)
     words = f"{rows} x {body.domain[-1]} accumulators: {m} rows in {tiles} tiles of equal heights"

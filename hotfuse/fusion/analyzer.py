@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
+from hotfuse.hardware.pairs import ACROSS
 from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -37,6 +38,7 @@ _DIVISION = 6
 _ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
 _WALKS = {"layer_norm": 2, "softmax": 2, "log_softmax": 2, "logsumexp": 2, "argmax": 2, "argmin": 2}
 _SCORE_STEPS = 18  # of an attention's softmax, for each score
+_TURN_STEPS = 4  # of an element that is turned in registers on its way from or to memory
 
 Number = Callable[[Dim], int]
 
@@ -92,11 +94,15 @@ class Analyzer:
                 row_steps += of_steps
             else:
                 steps += of_steps
+        inner = self._inner(group, domain, reads.values())
+        if group.variant == ACROSS:  # the values of rows lie side by side, too
+            turned = sum(t.bytes / t.element for t in (*reads.values(), *writes) if t.bytes / t.element == points)
+            inner, steps, row_steps = points / domain[-1], steps + row_steps + _TURN_STEPS * turned, 0.0
         return Work(
             group.kind,
             points,
             row,
-            self._inner(group, domain, reads.values()),
+            inner,
             products,
             steps,
             tuple(reads.values()),

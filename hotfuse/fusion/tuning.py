@@ -35,7 +35,7 @@ MOST_TRIED = 24  # edits in one trial
 MOST_TRIALS = 12
 LATE_S = 1.0  # in which whole plans are compared still
 TEAM = "team"  # the strategy of a plan's threads
-LEAST_TEAM_S = 12e-6  # of a call: in less a second thread has hardly begun
+LEAST_TEAM_S = 12e-6  # of a call by one thread: in less a second one has hardly begun
 MOST_LOST = 1.3  # times as long as a call may take with other threads, that edits may make up for
 MOST_LOOKED = 24  # edits that whole calls decide on, each by itself
 LEAST_SHARE = 0.04  # of the time of a call that such an edit is about
@@ -58,6 +58,7 @@ class Race:
     call_s: tuple[float, float]
 
 
+Told = tuple[Weighed, Step]  # an edit, and how it is told
 Measure = Callable[[Sequence[Fused], Sequence[Fused]], Race]
 
 
@@ -118,7 +119,7 @@ class _Tuner:
         team, threads = (ALL, model.rates.threads) if model.threads == 1 else (1, 1)
         other = [replace(group, team=team) for group in groups]
         before, after = self._measure(groups, other).call_s
-        if before < LEAST_TEAM_S or after > MOST_LOST * before:
+        if (team == ALL and before < LEAST_TEAM_S) or after > MOST_LOST * before:
             yield mine
             return
         names = tuple(group.nodes[-1].id for group in groups)
@@ -136,11 +137,12 @@ class _Tuner:
             groups = self._confirmed(groups, self._trial(engine, groups, chosen))
         looked: set[tuple[str, tuple[Fused, ...]]] = set()
         while time.monotonic() <= deadline and len(looked) < MOST_LOOKED:
-            weighed = self._next(self._engine(groups), looked)
+            engine = self._engine(groups)
+            weighed = self._next(engine, looked)
             if weighed is None:
                 break
             looked.add(_key(weighed))
-            groups = self._confirmed(groups, [weighed], once_more=True)
+            groups = self._confirmed(groups, [(weighed, engine.step(weighed))], once_more=True)
         return groups
 
     def _next(self, engine: Engine, looked: set[tuple[str, tuple[Fused, ...]]]) -> Weighed | None:
@@ -150,12 +152,12 @@ class _Tuner:
         found = [w for w in found if w.before_s > LEAST_SHARE * all_s]
         return max(found, key=lambda w: (w.gain_s + w.spread_s + LEAST_SHARE * w.before_s), default=None)
 
-    def _confirmed(self, groups: list[Fused], kept: Sequence[Weighed], once_more: bool = False) -> list[Fused]:
+    def _confirmed(self, groups: list[Fused], kept: Sequence[Told], once_more: bool = False) -> list[Fused]:
         """The groups with those edits that also make whole calls faster: all of them, or of a half what holds. With
         `once_more` a gain must show twice."""
         if not kept:
             return groups
-        made = self._edited(groups, kept)
+        made = self._edited(groups, [weighed for weighed, _ in kept])
         if made == groups:
             return groups
         for _ in range(1 + once_more):
@@ -164,7 +166,7 @@ class _Tuner:
             if after > (1 - LEAST_GAIN / 2 if once_more else 1.0) * before:
                 break
         else:
-            self._steps += [self._measured(groups, weighed, race) for weighed in kept]
+            self._steps += [_measured(step, _ids(weighed), race) for weighed, step in kept]
             return made
         if len(kept) == 1:
             return groups
@@ -178,11 +180,6 @@ class _Tuner:
             if all(name in items for name in weighed.candidate.names):
                 apply(draft, weighed.candidate.on(items))
         return draft.groups
-
-    def _measured(self, groups: list[Fused], weighed: Weighed, race: Race) -> Step:
-        (before, doubt), (after, more) = (sum_of(laps, _ids(weighed)) for laps in race.laps)
-        engine = self._engine(groups)
-        return replace(engine.step(weighed), before_s=before, after_s=after, spread_s=doubt + more, is_measured=True)
 
     def _fastest(self, ruled: list[Fused], found: Sequence[tuple[list[Fused], tuple[Step, ...]]]) -> Planned:
         """The last of some plans that is faster than those before it, in whole calls; the rules' own where none is surely
@@ -218,12 +215,12 @@ class _Tuner:
                 chosen.append(found[place])
         return chosen[:MOST_TRIED]
 
-    def _trial(self, engine: Engine, groups: list[Fused], chosen: Sequence[Weighed]) -> list[Weighed]:
+    def _trial(self, engine: Engine, groups: list[Fused], chosen: Sequence[Weighed]) -> list[Told]:
         """Those edits that gained something."""
         made = [w for w in chosen if apply(engine.draft, w.candidate)]
         self._tried |= {_key(w) for w in chosen}
         race = self._measure(groups, engine.draft.groups)
-        kept = []
+        kept: list[Told] = []
         contexts: list[Array] = []
         rewards: list[float] = []
         for weighed in made:
@@ -232,7 +229,7 @@ class _Tuner:
             rewards.append(reward(before, after))
             gain = before - after if after else 0.0  # nobody timed it
             if gain > LEAST_GAIN * before + DOUBT * (doubt + more):
-                kept.append(weighed)
+                kept.append((weighed, engine.step(weighed)))
         if contexts:
             self.policy = self.policy.learned(np.array(contexts), np.array(rewards))
         return kept
@@ -244,6 +241,12 @@ def _key(weighed: Weighed) -> tuple[str, tuple[Fused, ...]]:
 
 def _ids(weighed: Weighed) -> frozenset[str]:
     return frozenset(node.id for item in weighed.candidate.gone if item.group for node in item.group.nodes)
+
+
+def _measured(step: Step, ids: frozenset[str], race: Race) -> Step:
+    """A step with the times that its groups took."""
+    (before, doubt), (after, more) = (sum_of(laps, ids) for laps in race.laps)
+    return replace(step, before_s=before, after_s=after, spread_s=doubt + more, is_measured=True)
 
 
 def _context(engine: Engine, weighed: Weighed) -> Array:

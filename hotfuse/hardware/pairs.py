@@ -23,7 +23,8 @@ from hotfuse.hardware.work import STRIDED, Work
 REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN = "registers", "siblings", "tiles", "layout", "recompute", "grain"
 ACROSS, STRIPS, HEIGHTS, SWEEP = "across", "strips", "heights", "sweep"
 VARIANTS = (ACROSS, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
-EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN, *VARIANTS)
+SAME = (GRAIN, *VARIANTS)  # edits that leave a kernel its nodes
+EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, *SAME)
 _SIDE = (
     "groups", "points", "inner", "steps", "row steps", "products", "read", "written", "turned", "streams", "tasks", "walks",
     "arithmetic", "memory", "sum",
