@@ -127,9 +127,7 @@ def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, 
     return Body(domain, 0, tuple(steps), writes, limits)
 
 
-def _program(
-    name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None, grain: int, variant: str
-) -> TileProgram:
+def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None, grain: int, variant: str) -> TileProgram:
     body = joined(paneled, apart=2)
     product = next(s for s in body.steps if isinstance(s, Product))
     nest = make_nest(name, body, info, keep=False)

@@ -150,7 +150,7 @@ class _Tuner:
         found = [w for w in engine.weigh(engine.candidates()) if _key(w) not in looked]
         all_s = sum(engine.seconds(item) for item in engine.draft)
         found = [w for w in found if w.before_s > LEAST_SHARE * all_s]
-        return max(found, key=lambda w: (w.gain_s + w.spread_s + LEAST_SHARE * w.before_s), default=None)
+        return max(found, key=lambda w: w.gain_s + w.spread_s + LEAST_SHARE * w.before_s, default=None)
 
     def _confirmed(self, groups: list[Fused], kept: Sequence[Told], once_more: bool = False) -> list[Fused]:
         """The groups with those edits that also make whole calls faster: all of them, or of a half what holds. With

@@ -42,7 +42,7 @@ _OWN_THREADS = (Pattern.CONTRACTION, Pattern.WINDOW, Pattern.OPAQUE)  # operator
 
 @dataclass(frozen=True)
 class Native:
-    """A unit with its nodes, kernels, and work, which is there for all shapes; and the threads that were measured to be best."""
+    """A unit with its nodes, kernels, and work, which is there for all shapes; and the threads that it was measured to want."""
 
     nodes: tuple[Node, ...]
     parts: tuple[Part, ...]

@@ -85,9 +85,7 @@ def native_executor_of(graph: Graph, config: Config, variant: str = "") -> tuple
     return build_executor(graph, build, shop.kernels, NUMPY, config), build.reasons
 
 
-def run_interpreted(
-    graph: Graph, feeds: Mapping[str, Array], sizes: Mapping[str, int], variant: str = ""
-) -> list[Array]:
+def run_interpreted(graph: Graph, feeds: Mapping[str, Array], sizes: Mapping[str, int], variant: str = "") -> list[Array]:
     """Every group's program by the interpreter; results are groups' results."""
     graph = native_graph(graph, host_spec())
     memory = {name: np.ascontiguousarray(array).reshape(-1) for name, array in feeds.items()}

@@ -112,9 +112,7 @@ def test_a_strip_is_a_task_and_finer_with_its_grain() -> None:
     def tasks(variant: str, grain: int = 0) -> Any:
         graph = native_graph(graph_of(DOWN["centred"], {"x": TensorType(F32, (68, 12 * LANES))}), host_spec())
         (group,) = groups_of(graph, variant)
-        (recipe,) = lower(
-            graph, graph.values, layouts(graph, graph.values), replace(group, grain=grain), host_spec()
-        )
+        (recipe,) = lower(graph, graph.values, layouts(graph, graph.values), replace(group, grain=grain), host_spec())
         return [axis.count for axis in recipe.program.grid]
 
     assert tasks("") == []
@@ -157,7 +155,12 @@ def test_the_other_order_is_another() -> None:
     ("make", "shapes", "variant", "words"),
     [
         (product, ((LANES // 2, 70), (70, 96), (96,)), HEIGHTS, "equal heights"),
-        (lambda b, x: b.add("softmax", b.add("transpose", x, perm=(1, 0, 2)), axis=-1), ((3, 64, 4),), ACROSS, "fill no vector"),
+        (
+            lambda b, x: b.add("softmax", b.add("transpose", x, perm=(1, 0, 2)), axis=-1),
+            ((3, 64, 4),),
+            ACROSS,
+            "fill no vector",
+        ),
     ],
 )
 def test_where_no_such_loops_can_be_made_the_group_serves_as_it_is(
