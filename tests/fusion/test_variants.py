@@ -11,9 +11,13 @@ from hotfuse.fusion.analyzer import Analyzer
 from hotfuse.fusion.candidates import find
 from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.edits import apply
+from hotfuse.fusion.engine import Engine, Planner
 from hotfuse.fusion.legality import Refusal
 from hotfuse.fusion.rules import Fused
+from hotfuse.fusion.why import why
+from hotfuse.hardware.model import Model
 from hotfuse.hardware.pairs import ACROSS, HEIGHTS, STRIPS, SWEEP, VARIANTS, Edit, pair_rows
+from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Value
@@ -121,6 +125,18 @@ def test_other_loops_are_candidates_and_edits() -> None:
     assert item.group is not None
     assert item.group.variant == ACROSS
     assert not any(c.strategy in VARIANTS for c in find(draft, found.legality, list(draft)))
+
+
+def test_other_loops_are_predicted_and_told() -> None:
+    found = case(lambda b: b.add("softmax", b.add("exp", rows(b, 4096, 8)), axis=-1))
+    planner = Planner(Model(RATES, 1), host_spec(), {})
+    engine = Engine(found.graph, found.graph.values, found.layouts, planner)
+    planned = engine.run()
+    assert [group.variant for group in planned.groups] == [ACROSS]
+    told = why(engine, planned, "exp_0", "softmax_0")
+    assert told.together
+    assert told.lines[0].startswith("the rules make one of them")
+    assert told.lines[1].startswith("across: predicted")
 
 
 def test_narrow_rows_are_predicted_to_gain_where_their_arithmetic_is_worth_being_turned() -> None:
