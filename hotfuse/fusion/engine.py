@@ -166,7 +166,7 @@ class Engine:
 
     def seconds(self, item: Item) -> float:
         """What an item is predicted to take; 0 where it has no native code."""
-        return self._seconds.get(item, 0.0)
+        return float(self._seconds.get(item, 0.0))
 
     def candidates(self, around: Iterable[Item] | None = None) -> list[Candidate]:
         """The legal edits around some items, or all of them."""
