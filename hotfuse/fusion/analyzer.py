@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
-from hotfuse.hardware.pairs import ACROSS
+from hotfuse.hardware.pairs import ACROSS, STRIPS
 from hotfuse.hardware.work import GATHERED, IN_ORDER, STRIDED, Touch, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -26,6 +26,7 @@ from hotfuse.ir.types import Shape, TensorType
 TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
 TILE_ROWS, CHUNK_TILES, CHAIN_TILES = 8, 8, 2  # of products and chains, about (`codegen/loop_order`)
+WHOLE_COLUMNS, STRIP = 512, 64  # columns that are folded side by side, and those of a strip, about
 # vector operations that a function is worth; others count as one
 _STEPS = {
     "exp": 12, "expm1": 16, "log": 14, "log1p": 16, "erf": 24, "tanh": 18, "sinh": 20, "cosh": 20, "sin": 20, "cos": 20,
@@ -217,7 +218,16 @@ class Analyzer:
         if group.kind == "attention":
             return max(1.0, points / TASK_POINTS * 4)
         task = TASK_POINTS / 4**group.grain
+        if group.folded and len(group.domain) - 1 not in group.folded:
+            return self._tasks_down(group, points, row, task)
         return float(max(1.0, math.ceil(min(points / task, points / max(1.0, row)))))
+
+    def _tasks_down(self, group: Fused, points: float, row: float, task: float) -> float:
+        """Of what folds columns: few of these are one block, and each task goes down all of the rows."""
+        columns = float(self._number(group.domain[-1]))
+        each = float(STRIP >> group.grain) if group.variant == STRIPS else columns if columns <= WHOLE_COLUMNS else task
+        outer = points / (row * columns)
+        return math.ceil(columns / each) * math.ceil(outer / max(1.0, task // (row * min(columns, each))))
 
 
 def analyse(
