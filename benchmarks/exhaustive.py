@@ -22,7 +22,7 @@ from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine, plan
 from hotfuse.fusion.legality import Legality
 from hotfuse.fusion.rules import Fused
-from hotfuse.hardware.pairs import GRAIN
+from hotfuse.hardware.pairs import SAME
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
@@ -103,7 +103,7 @@ def plans(graph: Graph, first: Sequence[Fused], most: int) -> Iterator[list[Fuse
         yield groups
         draft = Draft(graph, places, groups)
         for candidate in list(find(draft, legality, list(draft))):
-            if candidate.strategy != GRAIN:
+            if candidate.strategy not in SAME:
                 edited = Draft(graph, places, groups)
                 if apply(edited, candidate.on({item.name: item for item in edited})):
                     waiting.append(edited.groups)

@@ -25,17 +25,21 @@ hand on never leaves the core. Every task then goes through all weights of the c
 second-level cache: a chain has weights of at most half of it. Larger ones would be fetched again for every few rows, which is
 more than what is handed on.
 
+Variants (`fusion/variants`) overrule the model of bytes, where somebody predicted or measured that they pay.
+
 Where all that a kernel reads and writes exceeds the last-level cache, its large results are stored past it: they would be
 written back from there before anyone reads them, and a store that goes through the cache reads the line first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotfuse.codegen.body import Body, Place, Product, Scan
 from hotfuse.codegen.body_axes import accesses, reads
 from hotfuse.codegen.nest import Info
+from hotfuse.errors import TileError
+from hotfuse.hardware.pairs import ACROSS, HEIGHTS, STRIPS, SWEEP
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.types import F32, DType
@@ -52,7 +56,8 @@ WHOLE_VECTORS = 24  # of a short row, which is then one block
 @dataclass(frozen=True)
 class RowOrder:
     """Vectors along an axis of the joined domain (None: single elements), `width` elements at a time or the axis as a whole.
-    `turned` is an axis along which something else has its neighbours: points are taken in squares of both axes then."""
+    `turned` is an axis along which something else has its neighbours: points are taken in squares of both axes then. With
+    `across` the rows of the last axis are whole columns of blocks; with `strips` each block along the axis is a task."""
 
     axis: int | None
     along_walks: bool
@@ -61,10 +66,41 @@ class RowOrder:
     streamed: tuple[str, ...]
     reasons: tuple[str, ...]
     turned: int | None = None
+    across: bool = False
+    strips: bool = False
 
 
-def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
-    """The order for a joined body."""
+def order_rows(body: Body, info: Info, spec: Spec, variant: str = "", grain: int = 0) -> RowOrder:
+    """The order for a joined body. TileError where it has no such variant; strips get narrower with a finer `grain`."""
+    if variant == ACROSS:
+        return _order_across(body, spec)
+    order = _order_by_bytes(body, info, spec)
+    return _order_strips(body, order, spec, grain) if variant == STRIPS else order
+
+
+def _order_across(body: Body, spec: Spec) -> RowOrder:
+    lanes = spec.vector_bytes // 4
+    axis = len(body.domain) - 2
+    if body.folded > 1 or axis < 0 or not isinstance(body.domain[-1], int):
+        raise TileError("its rows are not the last axis of several")
+    if axis not in _candidates(body, axis + 1):
+        raise TileError("no vectors can run across its rows")
+    size = body.domain[axis]
+    if isinstance(size, int) and size < lanes:
+        raise TileError(f"{size} rows fill no vector")
+    words = f"vectors across rows, along axis {axis} of {_shape(body)}: {lanes} rows at a time, turned in registers"
+    return RowOrder(axis, False, lanes, False, (), (words,), across=True)
+
+
+def _order_strips(body: Body, order: RowOrder, spec: Spec, grain: int) -> RowOrder:
+    if order.axis is None or order.along_walks or order.turned is not None or not body.folded:
+        raise TileError("it folds no columns that lie side by side")
+    width = max(1, BLOCK_VECTORS >> grain) * (spec.vector_bytes // 4)
+    words = f"strips of {width} columns along axis {order.axis} of {_shape(body)}, a task each"
+    return replace(order, width=width, is_whole=False, reasons=(words, *order.reasons[1:]), strips=True)
+
+
+def _order_by_bytes(body: Body, info: Info, spec: Spec) -> RowOrder:
     kept = len(body.domain) - body.folded
     lanes = spec.vector_bytes // 4
     costs = {axis: _row_cost(body, axis, lanes) for axis in _candidates(body, kept)}
@@ -92,12 +128,21 @@ def order_rows(body: Body, info: Info, spec: Spec) -> RowOrder:
 
 @dataclass(frozen=True)
 class ProductOrder:
-    """Rows of a tile, rows of a chunk (a task), and whether tasks go through all chunks of a panel first."""
+    """Rows of a tile, rows of a chunk (a task), and whether tasks go through all chunks of a panel first. `heights` are those
+    of tiles, whole ones first and then those for the rows that are left."""
 
     rows: int
     chunk: int
     panels_outside: bool
     reason: str
+    rest: int = 0  # rows of the last tile, where these are known and it is to be one
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        found = [self.rows, self.rest] if self.rest else [self.rows]
+        while found[-1] > 1:
+            found.append((found[-1] + 1) // 2 if found[-1] != 3 else 1)
+        return tuple(found)
 
 
 def tile_of(spec: Spec, n: Dim, dtype: DType) -> tuple[int, int]:
@@ -115,9 +160,34 @@ def chain_rows(spec: Spec, grain: int = 0) -> int:
     return max(1, CHAIN_TILES >> grain) * tile_of(spec, symbol("n"), F32)[0]
 
 
-def order_product(body: Body, product: Product, spec: Spec, link: int | None = None, grain: int = 0) -> ProductOrder:
+def order_product(
+    body: Body, product: Product, spec: Spec, link: int | None = None, grain: int = 0, variant: str = ""
+) -> ProductOrder:
     """The order of a product over a joined domain of rows, panels and columns of a panel; of a link of a chain, which has
-    `link` rows at a time. With a finer `grain` tasks have half as many tiles, and half again."""
+    `link` rows at a time. With a finer `grain` tasks have half as many tiles, and half again. TileError where it has no such
+    variant."""
+    order = _product_by_bytes(body, product, spec, link, grain)
+    if variant == SWEEP:
+        words = f"{order.reason}; and yet {'chunks' if order.panels_outside else 'panels'} are outside"
+        return replace(order, panels_outside=not order.panels_outside, reason=words)
+    return _even(order, body, product, grain) if variant == HEIGHTS else order
+
+
+def _even(order: ProductOrder, body: Body, product: Product, grain: int) -> ProductOrder:
+    """Tiles of equal heights, but for the last."""
+    m = body.domain[-3]
+    if not isinstance(m, int):
+        raise TileError("its rows are not counted")
+    tiles = -(-m // order.rows)
+    rows = -(-m // tiles)
+    if rows == order.rows and m % rows in (0, *order.heights):
+        raise TileError("its tiles are of equal heights")
+    chunk = rows * max(1, tiles >> grain)
+    words = f"{rows} x {body.domain[-1]} accumulators: {m} rows in {tiles} tiles of equal heights"
+    return replace(order, rows=rows, chunk=chunk, rest=m % rows, reason=words)
+
+
+def _product_by_bytes(body: Body, product: Product, spec: Spec, link: int | None, grain: int) -> ProductOrder:
     *_, panels, width = body.domain
     rows, _ = tile_of(spec, panels * width, product.dtype)
     m = body.domain[-3]

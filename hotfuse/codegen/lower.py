@@ -146,7 +146,7 @@ def _form(group: Fused, number: Mapping[str, int]) -> Hashable:
         for node in group.nodes
     )
     links = tuple(_form(link, number) for link in group.links)
-    return group.kind, nodes, group.folded, group.reverse, group.placed, group.grain, links
+    return group.kind, nodes, group.folded, group.reverse, group.placed, group.grain, group.variant, links
 
 
 def _rows(
@@ -155,7 +155,7 @@ def _rows(
     domain = tuple(names.dim(d) for d in group.domain)
     builder = _builder(names, domain, group.folded)
     body = make_body(_put(names, group, builder), outputs, builder, group.reverse)
-    return (lower_rows("rows", body, names.info, spec, inside, group.grain),)
+    return (lower_rows("rows", body, names.info, spec, inside, group.grain, group.variant),)
 
 
 def _put(names: _Renamed, group: Fused, builder: BodyBuilder) -> Sequence[Node]:
@@ -185,7 +185,8 @@ def _product(
     attrs = node.attrs
     n = names.dim(attrs["columns"][0])
     packing = Packing(names.layout(node.inputs[1]), a.shape[-1], n, attrs["panel"], attrs["last"])
-    return lower_gemm("product", a, packing, names.type(node.id).dtype, body, names.info, spec, inside, group.grain)
+    dtype, made = names.type(node.id).dtype, (group.grain, group.variant)
+    return lower_gemm("product", a, packing, dtype, body, names.info, spec, inside, *made)
 
 
 def _chain(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:

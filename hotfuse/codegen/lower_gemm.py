@@ -69,6 +69,7 @@ def lower_gemm(
     spec: Spec,
     inside: Inside | None = None,
     grain: int = 0,
+    variant: str = "",
 ) -> tuple[TileProgram, ...]:
     """The programs, side by side, of a product and of a body over its result, whose one given block is the product. With
     `inside`, a task is all columns of some rows, and a link of a chain."""
@@ -83,7 +84,7 @@ def lower_gemm(
         bodies.append(_paneled(a, packing, dtype, body, info, 0, packing.whole, packing.panel))
     if packing.last != packing.panel:
         bodies.append(_paneled(a, packing, dtype, body, info, packing.whole, 1, packing.last))
-    return tuple(_program(name, paneled, info, spec, inside, grain) for paneled in bodies)
+    return tuple(_program(name, paneled, info, spec, inside, grain, variant) for paneled in bodies)
 
 
 def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, first: Dim, count: Dim, width: int) -> Body:
@@ -126,14 +127,14 @@ def _paneled(a: Layout, packing: Packing, dtype: DType, body: Body, info: Info, 
     return Body(domain, 0, tuple(steps), writes, limits)
 
 
-def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None, grain: int) -> TileProgram:
+def _program(name: str, paneled: Body, info: Info, spec: Spec, inside: Inside | None, grain: int, variant: str) -> TileProgram:
     body = joined(paneled, apart=2)
     product = next(s for s in body.steps if isinstance(s, Product))
     nest = make_nest(name, body, info, keep=False)
     *outer, rows, panels, columns = nest.kept
     width = body.domain[-1]
     assert isinstance(width, int)
-    order = order_product(body, product, spec, None if inside is None else inside.rows, grain)
+    order = order_product(body, product, spec, None if inside is None else inside.rows, grain, variant)
     program = coarsen(nest.program, columns, width)
     program = inline(widen(program, columns, width, axis=1), columns)
     count = body.domain[-2]
@@ -166,15 +167,15 @@ def _in_order(order: ProductOrder, panels: str, chunks: str) -> tuple[str, str]:
 
 def _tiles(program: TileProgram, rows: str, order: ProductOrder) -> TileProgram:
     """Tiles of rows: whole ones, then lower and lower ones for the rows that are left."""
-    loop, height = rows, order.rows
-    while has_loop(program, loop):
-        if height == 1:
-            return program
+    loop = rows
+    for height in order.heights:
+        if height == 1 or not has_loop(program, loop):
+            break
         rest = f"{rows}.{height}"
         program = peel(program, loop, height, rest)
         if has_loop(program, loop):
             program = widen(program, loop, height, axis=0)
-        loop, height = rest, (height + 1) // 2 if height != 3 else 1
+        loop = rest
     return program
 
 

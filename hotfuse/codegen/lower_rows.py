@@ -28,14 +28,16 @@ from hotfuse.ir.types import numel
 TASK_ELEMENTS = 4096  # of the domain, about: long against the cost of handing out a task, short against a cache
 
 
-def lower_rows(name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None, grain: int = 0) -> TileProgram:
+def lower_rows(
+    name: str, body: Body, info: Info, spec: Spec, inside: Inside | None = None, grain: int = 0, variant: str = ""
+) -> TileProgram:
     """The program of a body without given blocks. `info` tells element type and size of each value in memory. With `inside` it
     is a link of a chain. With a finer `grain` tasks have a quarter of the points, and a quarter of that."""
     most = TASK_ELEMENTS >> 2 * grain
     whole = joined(body)
     if any(size == 0 for size in whole.domain):
         raise TileError("a domain without points is left to tier 0")
-    order = order_rows(whole, info, spec)
+    order = order_rows(whole, info, spec, variant, grain)
     nest = make_nest(name, whole, info, keep=order.along_walks and not order.is_whole)
     program = _vectors(nest, whole, order, most)
     if inside is None:
@@ -55,6 +57,8 @@ def _vectors(nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:
     if order.axis is None:
         return program
     length = body.domain[order.axis]
+    if order.across:
+        return _across(nest, body, order, most)
     if order.along_walks:
         for walk in nest.walks:
             program = _blocks(program, walk[-1], length, order)
@@ -67,7 +71,31 @@ def _vectors(nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:
 
 def _along(order: RowOrder, most: int) -> int:
     """Elements of a task along the axis of its vectors: whole blocks."""
+    if order.strips:
+        return order.width
     return most if order.turned is None else max(order.width, most // order.width)
+
+
+def _across(nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:
+    """Blocks of whole rows, each of which is a column of its block."""
+    program, width = nest.program, body.domain[-1]
+    assert order.axis is not None
+    assert isinstance(width, int)
+    loops = [walk[-1] for walk in nest.walks]
+    if not body.folded:
+        loops = [nest.kept[-1]]
+        program = coarsen(program, loops[0], width)
+    for loop in loops:
+        program = inline(widen(program, loop, width, axis=0), loop)
+    program = coarsen(share(program), nest.kept[order.axis], _rows_across(body, order, most))
+    return _blocks(program, nest.kept[order.axis], body.domain[order.axis], order)
+
+
+def _rows_across(body: Body, order: RowOrder, most: int) -> int:
+    """Rows of a task: whole vectors of them."""
+    width = body.domain[-1]
+    assert isinstance(width, int)
+    return max(1, most // (width * order.width)) * order.width
 
 
 def _squares(program: TileProgram, var: str, order: RowOrder) -> TileProgram:
@@ -92,6 +120,8 @@ def _blocks(program: TileProgram, var: str, length: Dim, order: RowOrder) -> Til
 def _tasks(program: TileProgram, nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:
     """Axes of the grid that are left become loops of a task, innermost first, until a task has enough to do."""
     points: Dim = numel(body.domain[len(nest.kept) :])
+    if order.across:
+        return program
     if order.axis is not None and not order.along_walks:
         points = points * minimum(body.domain[order.axis], _along(order, most))
     if order.turned is not None:

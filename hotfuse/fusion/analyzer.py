@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
+from hotfuse.hardware.pairs import ACROSS, STRIPS
 from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, IN_ORDER, STRIDED, Touch, Use, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -26,6 +27,7 @@ TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
 WHOLE_POINTS = 512  # side by side, that are not taken apart
 TILE_ROWS, CHUNK_TILES, CHAIN_TILES = 8, 8, 2  # of products and chains, about (`codegen/loop_order`)
+STRIP = 64  # columns, about, that a task folds where they are many
 # vector operations that a function is worth; others count as one
 _STEPS = {
     "exp": 12, "expm1": 16, "log": 14, "log1p": 16, "erf": 24, "tanh": 18, "sinh": 20, "cosh": 20, "sin": 20, "cos": 20,
@@ -38,6 +40,7 @@ _DIVISION = 6
 _ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
 _WALKS = {"layer_norm": 2, "softmax": 2, "log_softmax": 2, "logsumexp": 2, "argmax": 2, "argmin": 2}
 _SCORE_STEPS = 18  # of an attention's softmax, for each score
+_TURN_STEPS = 4  # of an element that is turned in registers on its way from or to memory
 
 Number = Callable[[Dim], int]
 
@@ -87,14 +90,19 @@ class Analyzer:
         row = self._row(group, domain)
         inner = self._inner(group, domain, reads.values())
         is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
+        is_across = group.variant == ACROSS
         products, uses = 0.0, []
         for node in group.computing:
             of_products, use = self._arithmetic(node, self._times(node, group, domain))
             products += of_products
             if use.elements:
-                is_single = not is_down and self._is_row_value(node, group)
-                rows = points / max(row, 1.0) if node.op in FOLDS and not is_down else 0.0
+                is_single = not is_down and not is_across and self._is_row_value(node, group)
+                rows = points / max(row, 1.0) if node.op in FOLDS and not is_down and not is_across else 0.0
                 uses.append(replace(use, rows=rows, is_single=is_single))
+        if is_across:  # the values of rows lie side by side, too
+            turned = sum(t.bytes / t.element for t in (*reads.values(), *writes) if t.bytes / t.element == points)
+            inner = points / domain[-1]
+            uses.append(Use("turn", turned, _TURN_STEPS))
         tasks = self._tasks(group, points, row, inner)
         return Work(
             group.kind,
@@ -241,6 +249,8 @@ class Analyzer:
         if group.folded and not is_down:
             return float(math.ceil(points / row / max(1.0, most // row)))
         along = inner if inner <= WHOLE_POINTS else min(inner, most)
+        if group.variant == STRIPS:
+            along = min(inner, float(STRIP >> group.grain))
         many = max(1.0, most // max(1.0, row * along))
         return float(math.ceil(points / row / inner / many) * math.ceil(inner / along))
 

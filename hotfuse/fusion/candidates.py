@@ -6,6 +6,7 @@
     layout      a group writes its result where a copy would put it
     recompute   a cheap group goes, and each of its readers computes it
     grain       finer tasks, where there are too few for all threads
+    across, strips, heights, sweep      a group in other loops (`fusion/variants`)
 
 A candidate says what would go and what would come; what it costs, the engine asks the model.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, is_pointwise
-from hotfuse.hardware.pairs import GRAIN, LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, TILES
+from hotfuse.hardware.pairs import GRAIN, LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, TILES, VARIANTS
 
 MOST_READERS = 4  # of a value that each of them computes for itself
 FINEST = 2  # grain
@@ -60,6 +61,10 @@ def find(draft: Draft, legality: Legality, around: Iterable[Item]) -> Iterator[C
             yield found
         if item.group.kind in GRAINED and item.group.grain < FINEST:
             yield Candidate(GRAIN, (item,), (replace(item.group, grain=item.group.grain + 1),))
+        for variant in VARIANTS:
+            varied = legality.vary(item.group, variant)
+            if not isinstance(varied, Refusal):
+                yield Candidate(variant, (item,), (varied,))
 
 
 def _pairs(draft: Draft, item: Item) -> Iterator[tuple[Item, Item]]:

@@ -32,7 +32,7 @@ from hotfuse.fusion.legality import Legality, Refusal
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import Edit
+from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, STRIPS, Edit
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
@@ -43,6 +43,8 @@ LEAST_GAIN = 0.02  # of the time of what is edited: repeated measurements differ
 SURE = 1.0  # standard deviations of the trees' gains that must be left of it
 MOST_ROUNDS = 64
 MOST_UNSURE = 64  # edits that are told: a build carries them, and traffic tries one at a time
+LEAST_SHARED_S = 5e-6  # of a group that one thread has for itself, where nobody measured what handing a part of it over costs
+LEAST_TURNED_S = 0.2e-6  # gained by what turns elements on their way: of less a roofline knows nothing
 BESIDE = "beside"  # the strategy of an order
 
 
@@ -93,7 +95,7 @@ class Step:
     def __str__(self) -> str:
         how = "measured" if self.is_measured else "predicted"
         times = f"{1e6 * self.before_s:.4g} us to {1e6 * self.after_s:.4g} us, give or take {1e6 * self.spread_s:.2g} us"
-        return f"{self.strategy}: {how} {times}; {show(self.scores)}"
+        return "; ".join(filter(None, (f"{self.strategy}: {how} {times}", show(self.scores))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +228,10 @@ class Engine:
         order = arrange(self.draft, paces, found)
         return [replace(item.group, row=rows.get(item, 0)) for item in order if item.group is not None]
 
+    def seconds(self, item: Item) -> float:
+        """What an item is predicted to take; 0 where it has no native code."""
+        return float(self._seconds.get(item, 0.0))
+
     def candidates(self, around: Iterable[Item] | None = None) -> list[Candidate]:
         """The legal edits around some items, or all of them."""
         return list(find(self.draft, self._legality, list(self.draft) if around is None else around))
@@ -263,8 +269,18 @@ class Engine:
         for candidate, edit, ratios in zip(candidates, edits, self._planner.model.ratios(edits), strict=True):
             before_s = sum(self._seconds[item] for item in candidate.gone)
             gains = before_s * (1 - ratios)
-            found.append(Weighed(candidate, edit.after, before_s, float(gains.mean()), float(gains.std())))
+            gain_s, spread_s = float(gains.mean()), float(gains.std())
+            if self._planner.model.pairs is None and self._is_guess(edit, before_s, gain_s):
+                spread_s = max(spread_s, gain_s)
+            found.append(Weighed(candidate, edit.after, before_s, gain_s, spread_s))
         return found
+
+    def _is_guess(self, edit: Edit, before_s: float, gain_s: float) -> bool:
+        """Whether a roofline alone cannot tell that an edit pays. Of how threads share work it knows how many tasks there are,
+        and not which core has the bytes; but a thread without any task has nothing to lose, where there is enough to do."""
+        if edit.strategy == GRAIN:
+            return min(work.tasks for work in edit.before) >= self._planner.model.threads or before_s < LEAST_SHARED_S
+        return edit.strategy == STRIPS or (edit.strategy in (LAYOUT, ACROSS) and gain_s < LEAST_TURNED_S)
 
     def _work(self, candidate: Candidate, group: Fused) -> Work:
         """What a group would do, its bytes from as far as those have them that it is made of."""

@@ -4,6 +4,7 @@
     link    a group that reads whole rows of the one before it: through a tile that stays in the nearest cache
     place   a group and the copy that puts its result into another order: the copy is written at once
     repeat  a group and a cheap one that it reads and that others read, too: each computes it for itself
+    vary    a group as it is, in other loops
 
 Every function answers with the group that would be made, or with a Refusal that says why there can be none. Cycles are the
 plan's affair (`fusion/draft`): whether two groups may be one also depends on what lies between them.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from hotfuse.fusion.chains import link_refusal
 from hotfuse.fusion.rules import FOLDS, MAKES_ROWS, PLACED, Fused, is_pointwise, results_of
+from hotfuse.fusion.variants import variant_refusal
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout, broadcast_strides, plain, point_strides
 from hotfuse.ir.types import Shape, TensorType
@@ -67,6 +69,7 @@ class Legality:
             points.folded,
             points.reverse,
             again=tuple(dict.fromkeys((*first.again, *second.again))),
+            team=second.team,
             parts=(*_parts(first), *_parts(second)),
         )
         return self._writable(made, points) or made
@@ -79,9 +82,9 @@ class Legality:
         reason = link_refusal(first, second, self.graph, self.values, self.layouts)
         if reason:
             return Refusal(reason)
-        links = tuple(link for group in (first, second) for link in (group.links or (group,)))
+        links = tuple(replace(link, variant="") for group in (first, second) for link in (group.links or (group,)))
         nodes = tuple(node for link in links for node in link.nodes)
-        return Fused("chain", nodes, second.domain, links=links, parts=(*_parts(first), *_parts(second)))
+        return Fused("chain", nodes, second.domain, links=links, team=second.team, parts=(*_parts(first), *_parts(second)))
 
     def place(self, group: Fused, copy: Fused) -> Verdict:
         """A group that writes its result where the copy would put it."""
@@ -105,7 +108,7 @@ class Legality:
             if value in self.graph.kept or any(reader != following for reader in others):
                 return Refusal(f"{value} is read in its own order as well")
         nodes = (*group.nodes, *reversed(views))
-        return replace(group, nodes=nodes, placed=len(views), parts=(*_parts(group), copy))
+        return replace(group, nodes=nodes, placed=len(views), variant="", parts=(*_parts(group), copy))
 
     def repeat(self, cheap: Fused, reader: Fused) -> Verdict:
         """A reader that computes what it reads for itself."""
@@ -116,6 +119,11 @@ class Legality:
             return made
         again = (name for node in cheap.nodes for name in node.outputs)
         return replace(made, again=tuple(dict.fromkeys((*made.again, *again))))
+
+    def vary(self, group: Fused, variant: str) -> Verdict:
+        """The same nodes in other loops. Where no code can be made of those, the group serves as it is."""
+        reason = variant_refusal(group, variant, self.values)
+        return Refusal(reason) if reason else replace(group, variant=variant, parts=(group,))
 
     # what two groups have in common
 

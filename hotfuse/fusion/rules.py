@@ -38,6 +38,7 @@ _PLACES = ("argmax", "argmin")
 _SCANS = ("cumsum", "cumprod")
 FOLDS = (*_NORMS, *_REDUCTIONS, *_PLACES, *_SCANS)
 MAKES_ROWS = (*_REDUCTIONS, *_PLACES, *_WINDOWS)  # a value for each row
+ALL = -1  # threads
 # eager's ndtr loses digits where 1 + erf cancels, and nobody else's code loses the same ones
 _NOT_NATIVE = ("lgamma", "digamma", "ndtr")
 
@@ -67,6 +68,8 @@ class Fused:
     placed: int = 0  # so many of the last nodes, views and a copy, only say where the result goes
     again: tuple[str, ...] = ()  # what other groups make for themselves as well: nobody reads it from memory
     grain: int = 0  # how many times finer its tasks are than they would be
+    variant: str = ""  # other loops than those that a model of bytes chooses (`fusion/variants`)
+    team: int = 0  # threads of its plan: 1, all of them (ALL), or as many as the amount of work speaks for (0)
     row: int = 0  # groups that follow each other and have the same number here, not 0, run side by side
     parts: tuple[Fused, ...] = ()  # the groups that it was made of: what serves where it cannot be made
 

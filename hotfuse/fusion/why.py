@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from hotfuse.errors import InputError
 from hotfuse.fusion.draft import Item
-from hotfuse.fusion.engine import BESIDE, Engine, Planned
+from hotfuse.fusion.engine import BESIDE, Engine, Planned, Step
 from hotfuse.fusion.legality import Refusal
+from hotfuse.hardware.pairs import SAME
 from hotfuse.ir.graph import Graph
 
 
@@ -57,13 +58,14 @@ def _item_of(engine: Engine, node: str) -> Item | None:
 
 def _story(planned: Planned, item: Item) -> tuple[str, ...]:
     """The edits that an item came of, and what the rules had made one before."""
-    wanted, found = {item.name}, []
+    wanted, found = {item.name}, list[Step]()
     for step in reversed(planned.steps):
         if step.strategy != BESIDE and wanted & set(step.made):
-            found.append(str(step))
+            found.append(step)
             wanted |= set(step.groups)
     begun = "the rules make one of them: each reads the one before it, and nobody else does"
-    return (*reversed(found), *(() if found else (begun,)))
+    is_ruled = all(step.strategy in SAME for step in found)
+    return (*((begun,) if is_ruled else ()), *map(str, reversed(found)))
 
 
 def _verdicts(engine: Engine, one: Item, other: Item) -> tuple[str, ...]:

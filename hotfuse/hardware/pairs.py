@@ -21,7 +21,10 @@ from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import STRIDED, Work
 
 REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN = "registers", "siblings", "tiles", "layout", "recompute", "grain"
-EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN)
+ACROSS, STRIPS, HEIGHTS, SWEEP = "across", "strips", "heights", "sweep"
+VARIANTS = (ACROSS, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
+SAME = (GRAIN, *VARIANTS)  # edits that leave a kernel its nodes
+EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, *SAME)
 _SIDE = (
     "groups", "points", "inner", "steps", "row steps", "products", "read", "written", "turned", "streams", "tasks", "walks",
     "arithmetic", "memory", "sum",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hotfuse.hardware.forest import Forest, read_forest, write_forest
-from hotfuse.hardware.pairs import GRAIN
+from hotfuse.hardware.pairs import SAME
 from hotfuse.hardware.samples import Samples
 from hotfuse.hardware.training import Quality, quality, train
 
@@ -61,5 +61,6 @@ def _judged(forest: Forest, held: Samples, are_ratios: bool) -> Quality:
     logs, _ = forest.ask(held.rows)
     if not are_ratios:
         return quality(held.prior_s * np.exp(logs), held.seconds)
-    fuses = held.rows[:, forest.names.index(f"by {GRAIN}")] == 0  # others are no choice between one kernel and several
+    alike = [forest.names.index(f"by {edit}") for edit in SAME]
+    fuses = (held.rows[:, alike] == 0).all(1)  # others are no choice between one kernel and several
     return quality(held.prior_s * np.exp(logs), held.seconds, np.where(fuses, held.spread, np.inf))

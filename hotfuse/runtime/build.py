@@ -38,12 +38,13 @@ Sizes = tuple[tuple[str, int], ...]  # of the symbols of a main graph, by name
 @dataclass(frozen=True)
 class Unit:
     """Nodes that became kernels together, by id, and the kernels' recipes. Units of the same `row`, not 0, that follow each
-    other run side by side."""
+    other run side by side. `team`, not 0, are the threads that its plan was measured to be fastest with."""
 
     kind: str
     nodes: tuple[str, ...]
     recipes: tuple[Recipe, ...]
     row: int = 0
+    team: int = 0
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.errors import DimError
+from hotfuse.fusion.rules import ALL
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import Dim, evaluate, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -41,11 +42,12 @@ _OWN_THREADS = (Pattern.CONTRACTION, Pattern.WINDOW, Pattern.OPAQUE)  # operator
 
 @dataclass(frozen=True)
 class Native:
-    """A unit with its nodes, kernels, and work, which is there for all shapes."""
+    """A unit with its nodes, kernels, and work, which is there for all shapes; and the threads that it was measured to want."""
 
     nodes: tuple[Node, ...]
     parts: tuple[Part, ...]
     flops: tuple[Dim, ...]
+    team: int = 0
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -134,6 +136,9 @@ class NativeBinder:
                 _same_sizes(name, declared, type, sizes)
             work = sum(int(evaluate(flops, sizes)) for n in natives for flops in n.flops)
             team = threads if work > (BESIDE if self._has_rival else ALONE) else 1
+            measured = {n.team for n in natives if n.team}
+            if len(measured) == 1 and not self._has_rival:
+                team = threads if ALL in measured else 1
             made = Segment(parts, inputs, outputs, fixed, types, sizes, self.arrays, get_driver(), team, self._pool)
             return Node("native", tuple(inputs), tuple(outputs)), Compute(made, many=True)
 
@@ -144,7 +149,7 @@ class NativeBinder:
 def _native(graph: Graph, unit: Unit, kernels: Mapping[TileProgram, Kernel]) -> Native:
     nodes = tuple(graph.by_id[id] for id in unit.nodes)
     parts = tuple(Part(recipe, kernels[recipe.program], nodes, unit.row) for recipe in unit.recipes)
-    return Native(nodes, parts, tuple(cost_of(graph, node).flops for node in nodes))
+    return Native(nodes, parts, tuple(cost_of(graph, node).flops for node in nodes), unit.team)
 
 
 def _type(value: Value) -> TensorType:

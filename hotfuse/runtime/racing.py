@@ -1,4 +1,5 @@
-"""Racing: plans of one graph timed in turns, on inputs of a real call, group by group.
+"""Racing: plans of one graph timed in turns, on inputs of a real call, group by group and as whole calls. These go the short
+way (`runtime/quick`), as calls of a session do: what one thread does all by itself needs less of Python.
 
 State: a `Track` keeps the kernels that were made, and the executors of the last plans.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from hotfuse.runtime.building import build_groups
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.trace import Trace
 from hotfuse.runtime.tracer import Outlines, Tracer
 
@@ -34,24 +37,34 @@ Array = np.ndarray[Any, Any]
 Laps = tuple[list[Lap], list[Lap]]  # of two plans
 
 
+@dataclass(frozen=True, eq=False)
+class _Runner:
+    """A plan that can be called; `units` are the nodes of each of its units."""
+
+    executor: Executor
+    short: ShortWay
+    units: dict[str, frozenset[str]]
+
+
 class Track:
     """Plans of `graph`, whose constants are attached in `main`, run with these inputs."""
 
     def __init__(self, hoisted: Hoisted, graph: Graph, main: Graph, given: Sequence[Array], config: Config) -> None:
         self._hoisted, self._graph, self._main, self._given, self._config = hoisted, graph, main, given, config
         self._shop = Workshop(config)
-        self._known: dict[tuple[Fused, ...], tuple[Executor, dict[str, frozenset[str]]]] = {}
+        self._feeds = dict(zip(graph.inputs, given, strict=True))
+        self._known: dict[tuple[Fused, ...], _Runner] = {}
         self._outlines = Outlines()
         self._layouts = layouts(graph, graph.values)
 
     def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
         calls: list[list[float]] = [[], []]
         laps = self.laps(first, second)
-        pair = [self._executor(groups)[0] for groups in (first, second)]
+        pair = [self._runner(groups) for groups in (first, second)]
 
         def timed(place: int) -> None:
             started = time.perf_counter()
-            pair[place].run(self._given)
+            self._call(pair[place])
             calls[place].append(time.perf_counter() - started)
 
         _in_turns(timed)
@@ -59,27 +72,34 @@ class Track:
 
     def laps(self, first: Sequence[Fused], second: Sequence[Fused]) -> Laps:
         """What the groups of two plans take; whole calls are not timed."""
-        pair = [self._executor(groups) for groups in (first, second)]
+        pair = [self._runner(groups) for groups in (first, second)]
         traces: list[list[Trace]] = [[], []]
-        for executor, _ in pair * WARM:
-            executor.run(self._given)
+        for runner in pair * WARM:
+            self._call(runner)
 
         def watched(place: int) -> None:
-            executor = pair[place][0]
+            executor = pair[place].executor
             executor.watch_next(self._tracer(executor, traces[place]))
             executor.run(self._given)
 
         _in_turns(watched)
-        before, after = (_laps(found, units) for found, (_, units) in zip(traces, pair, strict=True))
+        before, after = (_laps(found, runner.units) for found, runner in zip(traces, pair, strict=True))
         return before, after
 
-    def _executor(self, groups: Sequence[Fused]) -> tuple[Executor, dict[str, frozenset[str]]]:
+    def _call(self, runner: _Runner) -> None:
+        if runner.short(self._feeds) is None:
+            runner.executor.run(self._given)
+
+    def _runner(self, groups: Sequence[Fused]) -> _Runner:
         key = tuple(groups)
         found = self._known.pop(key, None)
         if found is None:
             build = build_groups(self._hoisted, self._graph, groups, self._shop.spec, self._config, self._shop)
             executor = build_executor(self._main, build, self._shop.kernels, NUMPY, self._config)
-            found = executor, {unit.name: computing(unit.nodes, self._layouts) for unit in build.units}
+            executor.run(self._given)
+            short = ShortWay(self._graph.inputs, 1)
+            short.learn(self._given, executor.bound(tuple(map(NUMPY.type_of, self._given))))
+            found = _Runner(executor, short, {unit.name: computing(unit.nodes, self._layouts) for unit in build.units})
         self._known[key] = found
         while len(self._known) > 3:
             del self._known[next(iter(self._known))]

@@ -7,6 +7,7 @@ import pytest
 
 from hotfuse.fusion.analyzer import Analyzer, analyse, numbers, placed, steps_of
 from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.hardware.pairs import STRIPS
 from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
@@ -108,3 +109,22 @@ def test_work_of_a_group_wherever_it_runs() -> None:
     group = Fused("rows", graph.nodes, (4, 8))
     work = Analyzer(graph, graph.values, places, {}).work(group)
     assert {touch.name for touch in work.writes} == set(graph.outputs)  # both are wanted outside
+
+
+@pytest.mark.parametrize(
+    ("shape", "variant", "grain", "tasks"),
+    [
+        ((1483, 419), "", 0, 1),  # one block of columns
+        ((1483, 419), "", 2, 1),
+        ((1483, 5000), "", 0, 2),
+        ((1483, 419), STRIPS, 0, 7),
+        ((1483, 419), STRIPS, 1, 14),
+        ((8, 1483, 419), "", 0, 8),
+    ],
+)
+def test_what_folds_columns_has_few_tasks(shape: tuple[int, ...], variant: str, grain: int, tasks: int) -> None:
+    b = GraphBuilder()
+    axis = len(shape) - 2
+    graph = b.build([b.add("reduce_max", rows(b, *shape), axes=(axis,), keepdims=True)])
+    group = Fused("rows", graph.nodes, shape, (axis,), grain=grain, variant=variant)
+    assert Analyzer(graph, graph.values, layouts(graph, graph.values), {}).work(group).tasks == tasks

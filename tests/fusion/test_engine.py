@@ -166,3 +166,20 @@ def test_planning_takes_a_time_in_proportion_to_the_nodes() -> None:
         seconds[count] = time.process_time() - begun
         assert sum(bool(results_of(group, graph, places)) for group in found.groups) == len(found.groups)
     assert seconds[4000] < 12 * seconds[1000]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: b.add("matmul", rows(b, 1024, 256), weight(b, 256, 480)),  # there are tasks for all
+        lambda b: b.add("softmax", rows(b, 40, 40), axis=-1),  # there is next to nothing to do
+        lambda b: b.add("reduce_max", rows(b, 4096, 400), axes=(0,), keepdims=True),  # nobody knows which core has the rows
+    ],
+)
+def test_how_threads_share_work_is_not_decided_by_a_roofline(make: Any) -> None:
+    assert not [step for step in planned(case(make).graph).steps if step.strategy in ("grain", "strips")]
+
+
+def test_strips_are_told_to_be_worth_measuring() -> None:
+    found = planned(case(lambda b: b.add("reduce_max", rows(b, 4096, 400), axes=(0,), keepdims=True)).graph)
+    assert "strips" in [step.strategy for step in found.unsure]

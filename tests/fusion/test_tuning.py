@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hotfuse.fusion.engine import Planner
-from hotfuse.fusion.rules import Fused
-from hotfuse.fusion.tuning import Lap, Race, tune
+from hotfuse.fusion.engine import Planned, Planner
+from hotfuse.fusion.rules import ALL, Fused
+from hotfuse.fusion.strategies import Policy
+from hotfuse.fusion.tuning import LEAST_TEAM_S, TEAM, Lap, Race, tune
 from hotfuse.hardware.model import Model
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
@@ -21,21 +22,33 @@ def two_readers(b: GraphBuilder) -> list[Value]:
 
 
 class Clock:
-    """Times groups by a rule, and counts how often it is asked."""
+    """Times groups by a rule, and whole calls by their sum or by another rule; counts how often it is asked."""
 
-    def __init__(self, seconds: Callable[[Fused], float]) -> None:
+    def __init__(self, seconds: Callable[[Fused], float], call: Callable[[Sequence[Fused]], float] | None = None) -> None:
         self.seconds, self.races = seconds, 0
+        self.call = call or (lambda groups: sum(map(seconds, groups)))
 
     def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
         self.races += 1
         laps = [[Lap(frozenset(n.id for n in g.nodes), self.seconds(g), 1e-9) for g in groups] for groups in (first, second)]
-        return Race((laps[0], laps[1]), (sum(x.seconds for x in laps[0]), sum(x.seconds for x in laps[1])))
+        return Race((laps[0], laps[1]), (self.call(first), self.call(second)))
+
+
+def two_apart(b: GraphBuilder) -> list[Value]:
+    x, y = rows(b, 4096, 256), rows(b, 2048, 300, name="y")
+    return [b.add("reduce_max", x, axes=(1,), keepdims=False), b.add("reduce_sum", y, axes=(1,), keepdims=True)]
+
+
+def plan_of(
+    clock: Clock, seconds: float = 10.0, threads: int = 2, make: Callable[[GraphBuilder], list[Value]] = two_readers
+) -> tuple[Planned, Policy]:
+    found = case(make)
+    planner = Planner(Model(RATES, threads), host_spec(), {})
+    return tune(found.graph, found.graph.values, found.layouts, planner, clock.race, seconds)
 
 
 def tuned(clock: Clock, seconds: float = 10.0) -> tuple[list[int], int]:
-    found = case(two_readers)
-    planner = Planner(Model(RATES, 2), host_spec(), {})
-    planned, policy = tune(found.graph, found.graph.values, found.layouts, planner, clock.race, seconds)
+    planned, policy = plan_of(clock, seconds)
     assert all(step.is_measured or step.gain_s > 0 for step in planned.steps)
     return sorted(len(group.nodes) for group in planned.groups), policy.seen
 
@@ -56,3 +69,72 @@ def test_without_time_only_whole_plans_are_compared() -> None:
     clock = Clock(lambda group: 1e-5)
     assert tuned(clock, seconds=-1.0) == ([3], 0)
     assert clock.races <= 4
+
+
+def test_what_is_faster_by_itself_goes_where_whole_calls_are_slower() -> None:
+    """As where an edit spoils the caches of what comes next."""
+
+    def call(groups: Sequence[Fused]) -> float:
+        return 1e-4 * (1 + max(len(group.nodes) for group in groups))
+
+    planned, _ = plan_of(Clock(lambda group: 1e-5, call))
+    assert [len(group.nodes) for group in planned.groups] == [1, 1, 1]
+    assert not planned.steps  # nothing is told of what did not come to be
+
+
+def test_an_edit_that_only_whole_calls_show_to_pay_is_found() -> None:
+    """As where it is the groups around that gain."""
+    clock = Clock(lambda group: 1e-5 * 10 ** len(group.nodes), lambda groups: 1e-4 * len(groups))
+    planned, _ = plan_of(clock)
+    assert [len(group.nodes) for group in planned.groups] == [3]
+    assert planned.steps
+
+
+def test_of_edits_that_are_slower_together_those_stay_that_hold() -> None:
+    """Finer tasks of one group pay, and those of another do not."""
+
+    def call(groups: Sequence[Fused]) -> float:
+        one = any(group.grain and group.nodes[-1].op == "reduce_sum" for group in groups)
+        other = any(group.grain and group.nodes[-1].op != "reduce_sum" for group in groups)
+        return 1e-4 * (1 - 0.1 * one + 0.5 * other)
+
+    planned, _ = plan_of(Clock(lambda group: 1e-5 / (1 + group.grain), call), make=two_apart)
+    assert {group.nodes[-1].op for group in planned.groups if group.grain} == {"reduce_sum"}
+
+
+def test_the_threads_of_a_plan_are_measured_both_ways() -> None:
+    def seconds(team: int, best: int) -> float:
+        return 1e-4 if team == best else 2e-4
+
+    def teams(threads: int, best: int) -> set[int]:
+        planned, _ = plan_of(Clock(lambda group: seconds(group.team, best)), threads=threads)
+        assert (TEAM in [step.strategy for step in planned.steps]) == (best != 0)
+        return {group.team for group in planned.groups}
+
+    assert teams(2, 1) == {1}
+    assert teams(2, 0) == {0}
+    assert teams(1, ALL) == {ALL}
+    assert teams(1, 0) == {0}
+
+
+def test_threads_are_not_woken_for_little() -> None:
+    def teams(seconds: float) -> set[int]:
+        clock = Clock(lambda group: seconds, lambda groups: seconds * (1 if groups[0].team else 2))
+        return {group.team for group in plan_of(clock, threads=1)[0].groups}
+
+    assert teams(LEAST_TEAM_S / 3) == {0}
+    assert teams(LEAST_TEAM_S) == {ALL}
+
+
+def test_the_rules_plan_stays_where_a_second_look_shows_no_gain() -> None:
+    class Wavering(Clock):
+        """Says of every plan that it is faster, until it is held against the first one again."""
+
+        def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+            found = super().race(first, second)
+            is_ruled = [len(group.nodes) for group in first] == [1, 1, 1] and not any(group.grain for group in first)
+            self.seen = getattr(self, "seen", 0) + is_ruled
+            return Race(found.laps, (1.0, 0.5 if self.seen < 2 else 1.0))
+
+    planned, _ = plan_of(Wavering(lambda group: 1e-5))
+    assert [len(group.nodes) for group in planned.groups] == [1, 1, 1]

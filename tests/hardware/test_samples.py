@@ -13,7 +13,7 @@ from hotfuse.errors import ParseError
 from hotfuse.hardware import samples as module
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import read_forest
-from hotfuse.hardware.pairs import GRAIN, PAIR_FEATURES
+from hotfuse.hardware.pairs import PAIR_FEATURES, SAME
 from hotfuse.hardware.retrain import TrainRequest, train_here
 from hotfuse.hardware.samples import Samples, make_samples, no_samples, read_samples, write_samples
 
@@ -105,17 +105,18 @@ def test_no_forest_is_trained_of_what_is_held_out() -> None:
 
 
 def test_of_ratios_it_is_told_how_often_the_choice_is_right() -> None:
-    """Ratios that follow from one column, but for edits of grain, of which nobody asks whether to fuse."""
+    """Ratios that follow from one column, but for edits that leave a kernel its nodes: nobody asks of them whether to fuse."""
     rng = np.random.default_rng(0)
     found = no_samples(PAIR_FEATURES)
+    same = [PAIR_FEATURES.index(f"by {edit}") for edit in SAME]
     for source in range(60):
         rows = rng.uniform(0, 1, (10, len(PAIR_FEATURES)))
-        grain = rng.random(10) < 0.3
-        rows[:, PAIR_FEATURES.index(f"by {GRAIN}")] = grain
-        ratios = np.where(grain, np.exp(rng.standard_normal(10)), np.exp(rows[:, 0] - 0.5))
+        alike = rng.random(10) < 0.3
+        rows[:, same] = alike[:, None] * np.eye(len(same))[rng.integers(len(same), size=10)]
+        ratios = np.where(alike, np.exp(rng.standard_normal(10)), np.exp(rows[:, 0] - 0.5))
         found = found + make_samples(rows, np.ones(10), list(ratios), [0.02] * 10, source)
     after = train_here(TrainRequest(found, PAIR_FEATURES, are_ratios=True)).after
     assert after is not None
     assert after.right > 0.85
-    fuses = (found.rows[:, PAIR_FEATURES.index(f"by {GRAIN}")] == 0) & found.is_held_out
+    fuses = (found.rows[:, same] == 0).all(1) & found.is_held_out
     assert 0 < after.decided <= fuses.sum()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ import torch
 
 import hotfuse
 from hotfuse.codegen.tile import Axis, TileProgram
+from hotfuse.fusion.rules import ALL, fuse
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
+from hotfuse.ir.layout import layouts
 from hotfuse.ir.types import F32, tensor
 from hotfuse.numerics import close_to_exact
+from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime import native_binding
-from hotfuse.runtime.native import native_executor
+from hotfuse.runtime.building import build_groups
+from hotfuse.runtime.native import Workshop, build_executor, native_executor
 from hotfuse.runtime.native_binding import BESIDE
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.segment import Segment, tasks_at_once
@@ -267,6 +272,20 @@ def test_no_team_beside_operators_with_threads_of_their_own(
     (bound,) = executor._bound.values()
     teams = {s.function._sizes.threads for s in bound.steps if isinstance(s.function, Segment)}
     assert teams == {threads}
+
+
+@pytest.mark.parametrize(("columns", "team", "threads"), [(8, 0, 1), (8, ALL, 2), (40000, 0, 2), (40000, 1, 1)])
+def test_a_plan_has_the_threads_that_it_was_measured_to_want(columns: int, team: int, threads: int) -> None:
+    b = GraphBuilder()
+    graph = b.build([b.add("exp", b.add("softmax", b.input("x", tensor(F32, 64, columns)), axis=-1))])
+    config = hotfuse.Config(threads=2, cache="off")
+    shop, places = Workshop(config), layouts(graph, graph.values)
+    groups = [replace(group, team=team) for group in fuse(graph, graph.values, places)]
+    build = build_groups(Hoisted(graph), graph, groups, shop.spec, config, shop)
+    executor = build_executor(graph, build, shop.kernels, NUMPY, config)
+    executor.run([np.zeros((64, columns), np.float32)])
+    (bound,) = executor._bound.values()
+    assert {s.function._sizes.threads for s in bound.steps if isinstance(s.function, Segment)} == {threads}
 
 
 def test_how_threads_share_tasks() -> None:
