@@ -5,8 +5,9 @@ that work behind models are stopped for as long as calls are under way, and thre
 hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, one at a time and
 in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.)
 
-Who goes on does so on another core than the caller who lets it: Linux likes to run it at once, in place of whoever woke it, and
-the caller, whose answer is ready, would wait for some 5 ms (one call of MiniLM in ten while something was built).
+Who goes on begins on another core than the caller who lets it: Linux likes to run it at once, in place of whoever woke it, and
+the caller, whose answer is ready, would wait for some 5 ms (one call of MiniLM in ten while something was built). It may move
+from there: a library's threads that spin for a while after a call are on that other core, and the caller's own is idle soon.
 
 State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
 which of them were stopped, and how busy the last moments were.
@@ -129,9 +130,10 @@ class RightOfWay:
             return
         self._stopped.add(process)  # before it is, and until it goes on: whatever comes in between, nobody forgets it
         with contextlib.suppress(OSError):
-            if not stands:
-                _keep_off_this_core(process)
-            os.kill(process, signal.SIGSTOP if stands else signal.SIGCONT)
+            if stands:
+                os.kill(process, signal.SIGSTOP)
+            else:
+                _let_go_on(process)
         if not stands:
             self._stopped.discard(process)
 
@@ -140,13 +142,18 @@ class RightOfWay:
         self.__init__()  # type: ignore[misc]
 
 
-def _keep_off_this_core(process: int) -> None:
-    """Of the cores that this thread may run on a process has all but the one that this thread is on."""
-    if _this_core is not None:
-        cores = os.sched_getaffinity(0)
-        here = _this_core()
-        if here in cores and len(cores) > 1:
-            os.sched_setaffinity(process, cores - {here})
+def _let_go_on(process: int) -> None:
+    """Wake a process on any core but the one that this thread is on."""
+    here = -1 if _this_core is None else _this_core()
+    cores = os.sched_getaffinity(0) if here >= 0 else set()
+    if here not in cores or len(cores) < 2:
+        os.kill(process, signal.SIGCONT)
+        return
+    os.sched_setaffinity(process, cores - {here})
+    try:
+        os.kill(process, signal.SIGCONT)
+    finally:
+        os.sched_setaffinity(process, cores)
 
 
 def _find_this_core() -> Callable[[], int] | None:

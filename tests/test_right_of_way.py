@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hotfuse import pace
+from hotfuse import pace, right_of_way
 from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RIGHT_OF_WAY, WINDOW_S, RightOfWay
 
@@ -54,6 +54,22 @@ def test_a_process_stands_still_while_a_call_is_under_way() -> None:
         assert not is_stopped(process)  # it is done: nobody would ever let it go on
         assert not right.active
         right.leave()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
+def test_who_goes_on_does_not_do_so_on_the_callers_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.sched_getaffinity(0)
+    here = min(cores)
+    monkeypatch.setattr(right_of_way, "_this_core", lambda: here)
+    right = RightOfWay()
+    with spinning() as process, right.behind(process):
+        with right.call():
+            assert is_stopped(process)
+        assert os.sched_getaffinity(process) == cores - {here}
+        monkeypatch.setattr(right_of_way, "_this_core", lambda: max(cores))
+        with right.call():
+            pass
+        assert os.sched_getaffinity(process) == cores - {max(cores)}
 
 
 def test_behind_calls_without_a_break_it_is_not_starved() -> None:

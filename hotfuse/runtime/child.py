@@ -216,7 +216,7 @@ def _make_nice(pid: int) -> None:
     wakes up; a share of the cores it has all the same."""
     with contextlib.suppress(OSError):  # it is gone
         os.setpriority(os.PRIO_PROCESS, pid, min(os.nice(0) + NICE, 19))
-        if hasattr(os, "SCHED_BATCH"):
+        if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(pid) == os.SCHED_OTHER:  # what is idle stays so
             os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
 

@@ -135,16 +135,13 @@ def measure_rates(
 ) -> Rates:
     """Takes some seconds, in which nothing else should run: `quiet` waits for that, and where it has no more patience nothing
     is measured (NoIdleCores). `progress` is told what comes next, as which of how many."""
+    _wait(quiet, progress, 1, 1)  # before memory is taken
     prober = Prober(spec, threads, cache)
     done = itertools.count(1)
 
     def told(what: str) -> None:
         number, of = next(done), 2 * PASSES * len(prober.sizes) + 4
-        if quiet is not None and not quiet.wait(lambda cores: progress(f"waiting: others have {cores:.1f} cores", number, of)):
-            raise NoIdleCores(
-                f"others used the cores for {quiet.waited_s:.0f} s, in which nothing could be measured; try again later, or "
-                f"`hotfuse calibrate --now`"
-            )
+        _wait(quiet, progress, number, of)
         progress(what, number, of)
 
     def curve(probe: str) -> Curve:
@@ -167,6 +164,14 @@ def measure_rates(
     touch = prober.touch()
     memory_bytes, spread = usable_memory_bytes() or 0, statistics.median(prober.spreads)
     return Rates(threads, read, write, fma, amx, *costs, touch, memory_bytes, spread, spec.vector_bytes)
+
+
+def _wait(quiet: Quiet | None, progress: Progress, number: int, of: int) -> None:
+    if quiet is not None and not quiet.wait(lambda cores: progress(f"waiting: others have {cores:.1f} cores", number, of)):
+        raise NoIdleCores(
+            f"others used the cores for {quiet.waited_s:.0f} s, in which nothing could be measured; try again later, or "
+            f"`hotfuse calibrate --now`"
+        )
 
 
 def kept_rates(spec: Spec, threads: int, cache: DiskCache | None) -> Rates | None:

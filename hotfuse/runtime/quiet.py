@@ -113,3 +113,4 @@ def _take(seat: Seat) -> None:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         else:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(os.nice(0) + NICE, 19))
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it displaces nobody when it wakes up

@@ -72,13 +72,13 @@ def tuned_plan(
         return track.race(first, second)
 
     def tuned() -> Planned:
-        planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
+        try:
+            planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
+        except NoIdleCores as error:
+            if busy is not None:
+                busy(str(error))
+            return plan(graph, graph.values, places, planner)
         keep_policy(config, spec, learned)
         return planned
 
-    try:
-        return in_back_seat(tuned, "nice")
-    except NoIdleCores as error:
-        if busy is not None:
-            busy(str(error))
-        return plan(graph, graph.values, places, planner)
+    return in_back_seat(tuned, "nice")

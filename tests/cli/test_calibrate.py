@@ -22,6 +22,7 @@ from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime import probes
 from hotfuse.runtime.planning import keep_policy
+from hotfuse.runtime.quiet import Quiet, Told, untold
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(main, ["calibrate", "--seconds", "0", *arguments])
+    result = CliRunner().invoke(main, ["calibrate", "--seconds", "0", "--now", *arguments])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -49,7 +50,7 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert first == second
     assert first["rates"]["read"]["bytes"] == [1 << 14, 1 << 18]
     with pytest.raises(AssertionError, match="measured again"):  # who does not ask what is known has it measured
-        CliRunner().invoke(main, ["--debug", "calibrate"], catch_exceptions=False)
+        CliRunner().invoke(main, ["--debug", "calibrate", "--now"], catch_exceptions=False)
 
 
 def test_what_edits_taught_is_shown(tmp_path: Path) -> None:
@@ -158,3 +159,18 @@ def test_counters_are_shown_or_said_to_be_absent() -> None:
         "power": "15.0 W",
         "cache misses": "absent: Permission denied",
     }
+
+
+def test_beside_others_nothing_is_measured_and_what_is_known_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy(Quiet):
+        def wait(self, told: Told = untold) -> bool:
+            return False
+
+    monkeypatch.setattr(calibrate, "Quiet", Busy)
+    refused = CliRunner().invoke(main, ["calibrate", "--seconds", "0"])
+    assert refused.exit_code == 1
+    assert "hotfuse calibrate --now" in refused.output
+    run()
+    known = CliRunner().invoke(main, ["calibrate", "--seconds", "60"])  # which it does not take
+    assert known.exit_code == 0, known.output
+    assert "those that were measured before" in known.output
