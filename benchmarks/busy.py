@@ -146,7 +146,8 @@ def compiling(folder: Path) -> Iterator[Any]:
     """Builds behind the calls of this process, without a cache: one worker, and always one more job that waits."""
     from hotfuse.config import Config
     from hotfuse.runtime.build import skeleton
-    from hotfuse.runtime.build_jobs import build_job, build_pool
+    from hotfuse.runtime.build_jobs import build_job
+    from hotfuse.runtime.build_pool import build_pool
     from hotfuse.runtime.build_request import BuildReply, BuildRequest
     from hotfuse.runtime.specimens import specimen
 

@@ -33,7 +33,8 @@ from hotfuse.ir.types import F32, tensor
 from hotfuse.runtime import build_cache
 from hotfuse.runtime.build import Build, skeleton
 from hotfuse.runtime.build_cache import Witness, cached_build, cached_proof, keep_build, keep_proof, version, with_digests
-from hotfuse.runtime.build_jobs import MODULE, build_job, prove_job
+from hotfuse.runtime.build_jobs import build_job, prove_job
+from hotfuse.runtime.build_pool import MODULE
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.building import make_build

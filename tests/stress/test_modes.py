@@ -17,7 +17,8 @@ from hotfuse.config import Config
 from hotfuse.errors import ConfigError, WorkerError
 from hotfuse.runtime import faults
 from hotfuse.runtime.build import skeleton
-from hotfuse.runtime.build_jobs import MODULE, build_job
+from hotfuse.runtime.build_jobs import build_job
+from hotfuse.runtime.build_pool import MODULE
 from hotfuse.runtime.build_request import BuildReply, BuildRequest
 from hotfuse.runtime.native import native_executor
 from hotfuse.runtime.numpy_engine import NUMPY
