@@ -3,14 +3,15 @@
 A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes
 that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Where there is
 hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, one at a time and
-in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.)
+in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.) Who works on what
+is in no hurry at all, like an audit, has one turn in four: calls lose a tenth while it runs.
 
 Who goes on begins on another core than the caller who lets it: Linux likes to run it at once, in place of whoever woke it, and
 the caller, whose answer is ready, would wait for some 5 ms (one call of MiniLM in ten while something was built). It may move
 from there: a library's threads that spin for a while after a call are on that other core, and the caller's own is idle soon.
 
 State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
-which of them were stopped, and how busy the last moments were.
+those that are in no hurry, which of them were stopped, how busy the last moments were, and how many turns there were.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from hotfuse.locks import make_lock
 WINDOW_S = 0.5  # that is looked back upon
 STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
 CROWDED = 0.8  # of it with a call under way: no room is left between calls
+RARE = 4  # turns, of which those have one that are in no hurry
 
 
 class RightOfWay:
@@ -39,6 +41,8 @@ class RightOfWay:
         self._calls = 0
         self._processes: list[int] = []
         self._stopped: set[int] = set()
+        self._rare: set[int] = set()
+        self._turn = 0
         self._threads = 0
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
 
@@ -73,25 +77,34 @@ class RightOfWay:
                     self._direct()
 
     @contextlib.contextmanager
-    def behind(self, process: int | None = None) -> Iterator[None]:
-        """A process works on something behind the models; None: a thread of this one, which looks whether they are `busy`."""
+    def behind(self, process: int | None = None, rare: bool = False) -> Iterator[None]:
+        """A process works on something behind the models, in no hurry if it is `rare`; None: a thread of this one, which looks
+        whether they are `busy`."""
         with self._lock:
             if not self.active:
                 now_s = time.monotonic()
                 self.crowded = self.crowded and now_s - self._reviewed_s < STALE_S
                 self._window_s, self._began_s, self._busy_s = now_s, now_s, 0.0
-            self._join(process)
+            self._join(process, rare)
         try:
             yield
         finally:
             with self._lock:
                 self._part(process)
 
-    def _join(self, process: int | None) -> None:
+    def hurry(self, process: int) -> None:
+        """Somebody waits for what a process does."""
+        with self._lock:
+            self._rare.discard(process)
+            self._direct()
+
+    def _join(self, process: int | None, rare: bool) -> None:
         if process is None:
             self._threads += 1
         else:
             self._processes.append(process)
+            if rare:
+                self._rare.add(process)
             self._direct()
         self.active = True
 
@@ -100,6 +113,7 @@ class RightOfWay:
             self._threads -= 1
         else:
             self._processes.remove(process)
+            self._rare.discard(process)
             self._stop(process, False)
             self._direct()
         self.active = bool(self._processes or self._threads)
@@ -115,14 +129,15 @@ class RightOfWay:
                 self._busy_s += now_s - self._began_s
                 self._began_s = now_s
             self.crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
-            self._window_s, self._busy_s = now_s, 0.0
+            self._window_s, self._busy_s, self._turn = now_s, 0.0, self._turn + 1
             self._processes = [*self._processes[1:], *self._processes[:1]]
             self._direct()
 
     def _direct(self) -> None:
         """Stop those processes that are to stand still now, and have the others go on."""
         for place, process in enumerate(self._processes):
-            self._stop(process, place > 0 if self.crowded else self._calls > 0)
+            waits = place > 0 or (process in self._rare and self._turn % RARE > 0)
+            self._stop(process, waits if self.crowded else self._calls > 0)
 
     def _stop(self, process: int, stands: bool) -> None:
         """Where something changes: others may stop it, too."""

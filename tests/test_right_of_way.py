@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from hotfuse import pace, right_of_way
 from hotfuse.pace import Unhurried
-from hotfuse.right_of_way import RIGHT_OF_WAY, WINDOW_S, RightOfWay
+from hotfuse.right_of_way import RARE, RIGHT_OF_WAY, WINDOW_S, RightOfWay
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
 
@@ -57,19 +58,47 @@ def test_a_process_stands_still_while_a_call_is_under_way() -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
-def test_who_goes_on_does_not_do_so_on_the_callers_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_goes_on_begins_on_another_core_than_the_callers_and_may_move(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = os.sched_getaffinity(0)
     here = min(cores)
     monkeypatch.setattr(right_of_way, "_this_core", lambda: here)
     right = RightOfWay()
     with spinning() as process, right.behind(process):
+        seen: list[object] = []
         with right.call():
             assert is_stopped(process)
-        assert os.sched_getaffinity(process) == cores - {here}
-        monkeypatch.setattr(right_of_way, "_this_core", lambda: max(cores))
-        with right.call():
-            pass
-        assert os.sched_getaffinity(process) == cores - {max(cores)}
+            kill, move = os.kill, os.sched_setaffinity
+            monkeypatch.setattr(os, "kill", lambda pid, what: (seen.append(what), kill(pid, what)))
+            monkeypatch.setattr(os, "sched_setaffinity", lambda pid, where: (seen.append(set(where)), move(pid, where)))
+        assert seen == [cores - {here}, signal.SIGCONT, cores]
+        assert not is_stopped(process)
+        assert os.sched_getaffinity(process) == cores
+
+
+def test_behind_calls_without_a_break_who_is_in_no_hurry_has_one_turn_in_four() -> None:
+    right = RightOfWay()
+    with spinning() as process, right.behind(process, rare=True), right.call():
+        stopped = []
+        for _ in range(2 * RARE):
+            time.sleep(WINDOW_S)
+            right.review()
+            stopped.append(is_stopped(process))
+        assert right.crowded
+        assert stopped.count(False) == 2
+        while not is_stopped(process):
+            time.sleep(WINDOW_S)
+            right.review()
+        right.hurry(process)
+        assert not is_stopped(process)
+
+
+def test_between_calls_who_is_in_no_hurry_works_as_all_do() -> None:
+    right = RightOfWay()
+    with spinning() as process, right.behind(process, rare=True):
+        for _ in range(RARE):
+            time.sleep(WINDOW_S)
+            right.review()
+            assert not is_stopped(process)
 
 
 def test_behind_calls_without_a_break_it_is_not_starved() -> None:

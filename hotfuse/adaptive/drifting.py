@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 20.0  # between looks: a worker plans the model again for each
 TRACES = 3  # of a form, and new ones, before it is looked at
-PATIENCE_S = (
-    600.0  # after an answer, before a shift is answered again; and where there is no forest, before that is asked again
-)
+PATIENCE_S = 600.0  # after an answer, before a shift is answered again; where there is no forest, before that is asked again
 
 
 class Drifting:
@@ -62,7 +60,8 @@ class Drifting:
         def finish(result: TrafficReply | BaseException) -> None:
             self._post(functools.partial(self.told, now_s, asked.trains, result))
 
-        self._submit(worker_job(f"traffic of {self._subject.name}", lambda: asked, TrafficReply, finish, self._subject.config))
+        label, config = f"traffic of {self._subject.name}", self._subject.config
+        self._submit(worker_job(label, lambda: asked, TrafficReply, finish, config, kind="train"))
 
     def replaced(self) -> None:
         """Something else serves: predictions are others, too."""

@@ -91,9 +91,10 @@ class ChildProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None) -> bytes:
-        """The answer to one request. A process that does not give one within the limits is killed."""
-        with RIGHT_OF_WAY.behind(self.pid) if self._behind else contextlib.nullcontext():
+    def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None, rare: bool = False) -> bytes:
+        """The answer to one request, in no hurry if it is `rare`. A process that does not give one within the limits is
+        killed."""
+        with RIGHT_OF_WAY.behind(self.pid, rare) if self._behind else contextlib.nullcontext():
             return self._ask(request, timeout_s, memory_bytes, serve)
 
     def _ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None) -> bytes:

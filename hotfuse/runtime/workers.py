@@ -35,7 +35,7 @@ from hotfuse.runtime import faults
 from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
 from hotfuse.runtime.child_start import spawned
 from hotfuse.runtime.job_queue import JobQueue
-from hotfuse.runtime.scheduler import Kind, Sight
+from hotfuse.runtime.scheduler import PATIENT, Kind, Sight
 from hotfuse.stress import CALM, Stress
 
 FORKED, CLOSED = "forked", "closed"  # causes of errors beside those of `child`: nobody will work on the job
@@ -142,7 +142,7 @@ class Worker:
             limit_s = min(limit_s, faults.HANG_S)
         if fault == "memory":
             limit_bytes = min(limit_bytes, resident_bytes(process.pid) + faults.ROOM_BYTES)
-        return process.ask(request, limit_s, limit_bytes, job.serve)
+        return process.ask(request, limit_s, limit_bytes, job.serve, job.kind in PATIENT)
 
     def _read(self, job: Job, process: ChildProcess, body: bytes) -> Any:
         try:
@@ -195,6 +195,9 @@ class Pool:
             why = self._make_room()
             if not why:
                 self._jobs.put(job)
+            ahead = [] if job.kind in PATIENT else [process for w in self._workers if (process := w.process) is not None]
+        for process in ahead:  # of what it may wait for
+            RIGHT_OF_WAY.hurry(process.pid)
         if why:
             self._finish(job, why)
 

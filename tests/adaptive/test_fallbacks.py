@@ -39,12 +39,12 @@ def test_where_no_process_can_be_started_a_thread_builds_and_proves(tmp_path: Pa
 
 
 def test_an_audit_that_nobody_answers_says_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(label: str, request: Any, kind: Any, finish: Any, *rest: Any, **options: Any) -> Any:
-        job = original(label, request, kind, finish, *rest, **options)
+    def lost(label: str, request: Any, reply: Any, finish: Any, *rest: Any, **options: Any) -> Any:
+        job = original(label, request, reply, finish, *rest, **options)
         if not label.endswith(": audit"):
             return job
         finish(WorkerError("the build worker died (Killed)", "died"))
-        return original("nothing", request, kind, lambda result: None, *rest, **options)
+        return original("nothing", request, reply, lambda result: None, *rest, **options)
 
     original = build_jobs.worker_job
     monkeypatch.setattr(build_jobs, "worker_job", lost)
