@@ -38,6 +38,7 @@ REST_S, MOST_REST_S = 1.0, 600.0  # of the clock, after a trial that did not pay
 MOST_TRIALS = 24  # of all builds of a model, that did not pay
 LEAST_HOPE = 0.01  # less is not seen in duels
 MOST = 4  # edits at a time
+MOST_KNOWN = 1024  # edits whose steps are kept: some builds' worth
 MISFIT = 0.5  # of the hope is left where an edit is not for what binds: those that are come first
 NOTHING: Mapping[str, Mapping[str, Achieved]] = MappingProxyType({})
 
@@ -130,7 +131,10 @@ class Learning:
             fits = not by or helps(step.strategy, by)
             reason += f"; what it is about is bound by {by}" if by else ""
             found.append(Found(target, (1.0 if fits else MISFIT) * (1 - math.exp(-hope)) * before_s, reason))
+            self._tried.pop(target, None)
             self._tried[target] = step, before_s
+        for old in list(self._tried)[:-MOST_KNOWN]:  # of builds that are gone
+            del self._tried[old]
         return sorted(found, key=lambda each: -each.saves_s)
 
     def measured(self, target: Target, times: Times, now_s: float) -> None:

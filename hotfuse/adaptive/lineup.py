@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Revised, Split, Target, base_of
-from hotfuse.fusion.engine import Revision
-from hotfuse.fusion.grouping import AS_PLANNED, Grouping
 from hotfuse.pace import Pace, Unhurried
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
     from hotfuse.codegen.tile import TileProgram
+    from hotfuse.fusion.grouping import Grouping
     from hotfuse.hardware.achieved import Achieved
     from hotfuse.runtime.build import Build, Sizes, Unit
 
@@ -50,6 +49,9 @@ class Made:
 
 def grouping_of(target: Target) -> Grouping:
     """The groups that a target is made with."""
+    from hotfuse.fusion.engine import Revision  # not before something is built: a model that is loaded need not wait for it
+    from hotfuse.fusion.grouping import AS_PLANNED, Grouping
+
     match target:
         case Merged(units):
             return Grouping(merged=(units,))
