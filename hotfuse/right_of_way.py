@@ -43,6 +43,7 @@ class RightOfWay:
         self._stopped: set[int] = set()
         self._rare: set[int] = set()
         self._turn = 0
+        self._worker_in_turn: int | None = None
         self._threads = 0
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
 
@@ -130,14 +131,21 @@ class RightOfWay:
                 self._began_s = now_s
             self.crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
             self._window_s, self._busy_s, self._turn = now_s, 0.0, self._turn + 1
-            self._processes = [*self._processes[1:], *self._processes[:1]]
+            ran = self._worker_in_turn or next(iter(self._processes), None)
+            self._processes = [*(p for p in self._processes if p != ran), *(p for p in self._processes if p == ran)]
             self._direct()
 
     def _direct(self) -> None:
         """Stop those processes that are to stand still now, and have the others go on."""
-        for place, process in enumerate(self._processes):
-            waits = place > 0 or (process in self._rare and self._turn % RARE > 0)
-            self._stop(process, waits if self.crowded else self._calls > 0)
+        self._worker_in_turn = self._first_in_turn() if self.crowded else None
+        for process in self._processes:
+            self._stop(process, process != self._worker_in_turn if self.crowded else self._calls > 0)
+
+    def _first_in_turn(self) -> int | None:
+        """Who works beside the calls now: who waits longest of those in no hurry in their turns, of the others otherwise."""
+        theirs = self._turn % RARE == 0
+        ready = [process for process in self._processes if (process in self._rare) == theirs]
+        return next(iter(ready or (self._processes if theirs else [])), None)
 
     def _stop(self, process: int, stands: bool) -> None:
         """Where something changes: others may stop it, too."""
@@ -158,17 +166,19 @@ class RightOfWay:
 
 
 def _let_go_on(process: int) -> None:
-    """Wake a process on any core but the one that this thread is on."""
-    here = -1 if _this_core is None else _this_core()
-    cores = os.sched_getaffinity(0) if here >= 0 else set()
-    if here not in cores or len(cores) < 2:
-        os.kill(process, signal.SIGCONT)
-        return
-    os.sched_setaffinity(process, cores - {here})
+    """Wake a process on any of its cores but the one that this thread is on, as far as we may choose."""
+    cores: set[int] = set()
+    with contextlib.suppress(OSError):
+        cores = set() if _this_core is None else os.sched_getaffinity(process)
+        others = cores - {_this_core()} if _this_core is not None else cores
+        if others and others != cores:
+            os.sched_setaffinity(process, others)
     try:
         os.kill(process, signal.SIGCONT)
     finally:
-        os.sched_setaffinity(process, cores)
+        if cores:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(process, cores)
 
 
 def _find_this_core() -> Callable[[], int] | None:

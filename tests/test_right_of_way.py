@@ -92,6 +92,33 @@ def test_behind_calls_without_a_break_who_is_in_no_hurry_has_one_turn_in_four() 
         assert not is_stopped(process)
 
 
+def test_who_is_in_no_hurry_is_not_starved_by_who_is() -> None:
+    for rare_first in (True, False):
+        right = RightOfWay()
+        with spinning() as rare, spinning() as urgent, right.call(), contextlib.ExitStack() as stack:
+            for process in (rare, urgent) if rare_first else (urgent, rare):
+                stack.enter_context(right.behind(process, rare=process == rare))
+            runs = []
+            for _ in range(2 * RARE):
+                time.sleep(WINDOW_S)
+                right.review()
+                runs.append((not is_stopped(rare), not is_stopped(urgent)))
+            assert runs.count((True, False)) == 2
+            assert runs.count((False, True)) == 2 * RARE - 2
+
+
+def test_who_may_not_move_a_process_lets_it_go_on_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    right = RightOfWay()
+    with spinning() as process, right.behind(process):
+        with right.call():
+            assert is_stopped(process)
+        assert not is_stopped(process)
+
+
 def test_between_calls_who_is_in_no_hurry_works_as_all_do() -> None:
     right = RightOfWay()
     with spinning() as process, right.behind(process, rare=True):

@@ -29,6 +29,7 @@ from hotfuse.adaptive.machine import step
 from hotfuse.adaptive.making import Making, failed
 from hotfuse.adaptive.message import (
     Build,
+    BuildFailed,
     Called,
     Changed,
     Decision,
@@ -206,6 +207,8 @@ class Controller:
             self._note(event)
         if isinstance(event, Shadowed) and not event.ok:
             self._making.was_wrong(event.target, event.reason)
+        if isinstance(event, BuildFailed):
+            self._learning.lost(event.target, event.now_s)
         before = self._state.memory
         self._state, decisions = step(self._state, event)
         if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
@@ -277,7 +280,7 @@ class Controller:
         self._lineup.serve(targets)
         self._contests.restart()
         self.watch.replaced()
-        self._drifting.replaced()
+        self._drifting.replaced(self.watch)
         if self._lineup.serving:
             self._audits.restart(time.monotonic())
         else:

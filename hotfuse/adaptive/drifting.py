@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.lineup import Lineup
 from hotfuse.adaptive.subject import Subject
-from hotfuse.adaptive.target import Baked, Generic, Target
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target
 from hotfuse.adaptive.watch import NATIVE, Watch, form_sizes
 from hotfuse.hardware.drift import Drift
 from hotfuse.right_of_way import RIGHT_OF_WAY
@@ -42,6 +42,7 @@ class Drifting:
         self._due_s = 0.0
         self._trains_s = 0.0  # when a forest may be trained again
         self._seen = 0  # traces
+        self._since = 0  # traces, of what served before
         self._asked = False
 
     def tick(self, now_s: float, watch: Watch, lineup: Lineup) -> None:
@@ -49,7 +50,8 @@ class Drifting:
         if self._asked or now_s < self._due_s or watch.profile.added - self._seen < TRACES or not lineup.serving:
             return
         self._due_s = now_s + EVERY_S
-        asked = self._request(now_s, watch.hottest, watch.profile.traces, lineup)
+        new = watch.profile.added - self._since
+        asked = self._request(now_s, watch.hottest, list(watch.profile.traces)[-new:] if new else [], lineup)
         if asked is None:
             return
         from hotfuse.runtime.build_jobs import worker_job
@@ -63,9 +65,10 @@ class Drifting:
         label, config = f"traffic of {self._subject.name}", self._subject.config
         self._submit(worker_job(label, lambda: asked, TrafficReply, finish, config, kind="train"))
 
-    def replaced(self) -> None:
+    def replaced(self, watch: Watch) -> None:
         """Something else serves: predictions are others, too."""
         self.drift = self.drift.answered()
+        self._since = watch.profile.added
 
     def _request(self, now_s: float, form: Hashable, traces: Sequence[Trace], lineup: Lineup) -> TrafficRequest | None:
         from hotfuse.runtime.traffic import TrafficRequest
@@ -80,7 +83,8 @@ class Drifting:
         for trace in mine[-4 * TRACES :]:
             for piece, time in zip(trace.pieces, trace.times, strict=True):
                 taken.setdefault(piece.unit, []).append(time.seconds)
-        units = [unit for unit in made.units if unit.name in taken]
+        edited = {unit for other in lineup.serving if isinstance(other, Edit) for unit in other.units}
+        units = [unit for unit in made.units if unit.name in taken and unit.name not in edited]
         return TrafficRequest(
             made.build.main,
             self._subject.config,
@@ -95,6 +99,8 @@ class Drifting:
         """What a worker found, or that it found nothing."""
         self._asked = False
         if isinstance(result, BaseException):
+            self._due_s = now_s + PATIENCE_S
+            self._trains_s = max(self._trains_s, self._due_s if trained else 0.0)
             self._subject.events.emit("model.unknown", self._subject.name, f"{type(result).__name__}: {result}")
             return
         if not result.is_known:

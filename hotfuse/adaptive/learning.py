@@ -69,6 +69,7 @@ class Learning:
         self._looked: Hashable = None
         self._rest = FRESH
         self._failed = 0
+        self._paid: set[Revised] = set()
 
     @functools.cached_property
     def _policy(self) -> Policy:
@@ -135,7 +136,14 @@ class Learning:
             self._tried[target] = step, before_s
         for old in list(self._tried)[:-MOST_KNOWN]:  # of builds that are gone
             del self._tried[old]
+        self._paid &= self._tried.keys()
         return sorted(found, key=lambda each: -each.saves_s)
+
+    def lost(self, target: Target, now_s: float) -> None:
+        """A trial came to nothing: it does not pay, or could not be made."""
+        if isinstance(target, Revised):
+            self._failed += 1
+            self._rest = self._rest.longer(now_s, REST_S, MOST_REST_S)
 
     def measured(self, target: Target, times: Times, now_s: float) -> None:
         """A duel about a target is over. What it teaches of an edit is kept on disk."""
@@ -161,8 +169,11 @@ class Learning:
         keep_policy(config, spec, self._policy)
         self._looked = None
         pays = gain_s > times.spread_s
-        self._failed += not pays
-        self._rest = FRESH if pays else self._rest.longer(now_s, REST_S, MOST_REST_S)
+        if pays:
+            self._paid.add(target)
+            self._rest = FRESH
+        elif target not in self._paid:  # looked at again, what paid may be lost in noise: that is no trial in vain
+            self.lost(target, now_s)
         self._subject.events.emit(
             "policy.learned",
             str(target),

@@ -76,7 +76,7 @@ from hotfuse.adaptive.state import (
     spent_s,
     worth_s,
 )
-from hotfuse.adaptive.target import Baked, Generic, Target, base_of, form_of, stands_on
+from hotfuse.adaptive.target import Baked, Edit, Generic, Target, base_of, form_of, stands_on
 from hotfuse.errors import VerifyError
 from hotfuse.runtime.backoff import FRESH
 
@@ -185,6 +185,12 @@ def _built(state: State, event: Built) -> Outcome:
     if not isinstance(event.target, Generic) and event.code_bytes > state.rules.special_bytes:
         reason = f"it is too large: {event.code_bytes:,} bytes of code, and all such may take {state.rules.special_bytes:,}"
         return _retire(_bar(state, event.target, reason), event.target, reason)
+    base = state.find(base_of(event.target))
+    if base is not None and isinstance(base.target, Baked) and base.code_bytes + event.code_bytes > state.rules.special_bytes:
+        reason = f"beside the {base.code_bytes:,} bytes of code that it stands on there is no room for {event.code_bytes:,}"
+        state, retired = _retire(state, event.target, reason)
+        state, rest = _back_off(state, event.target, reason)
+        return state, [*retired, *rest]
     note = f"{event.kernels} kernels were built in {event.cpu_s:.2g} s of CPU time"
     state = state.put(replace(live, stage="built", note=note, code_bytes=event.code_bytes))
     leaving = surplus(state, event.target)
@@ -268,7 +274,9 @@ def _publish(state: State, live: Live) -> Outcome:
 
 
 def _measure(state: State, live: Live, why: str) -> Outcome:
-    form = form_of(live.target) or hottest_form(state)
+    elsewhere = {o.target.form for o in state.live if isinstance(o.target, Baked) and o.stage == "serving"}
+    besides = elsewhere if isinstance(live.target, Edit) else set()  # calls of those forms do not run what it edits
+    form = form_of(live.target) or hottest_form(state, besides) or hottest_form(state)
     reason = f"{why}: whether it pays is to be measured, after {state.calls} calls"
     return state.put(replace(live, asked_s=state.now_s)), [Measure(live.target, live.attempt, form, reason)]
 
@@ -348,7 +356,7 @@ def _retire(state: State, target: Target, reason: str) -> Outcome:
 def _retire_rare(state: State, *stages: Stage) -> Outcome:
     decisions: list[Decision] = []
     for live in state.live:
-        if live.stage in stages and is_rare(state, live.target):
+        if live.stage in stages and state.find(live.target) is not None and is_rare(state, live.target):
             saves, spent = show_time(worth_s(state, live.target)), show_time(spent_s(state, live.target))
             reason = f"it became rare: it saves {saves} of {spent}, less than {state.rules.keep_share:.1%}"
             state, retired = _retire(state, live.target, reason)

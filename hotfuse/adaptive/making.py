@@ -199,7 +199,9 @@ class Making:
 
     def _built(self, decision: Build, sizes: Sizes, result: BuildReply | BaseException) -> None:
         if isinstance(result, BaseException):
-            self._tell(failed(decision, f"{type(result).__name__}: {result}", lasting="IllegalEdit" in str(result)))
+            is_revised = isinstance(decision.target, Revised)  # of the next plan it may be an edit
+            lasting = "IllegalEdit" in str(result) and not is_revised
+            self._tell(failed(decision, f"{type(result).__name__}: {result}", lasting))
             return
         from hotfuse.runtime.kernels import link_kernels
         from hotfuse.runtime.subgraph import fusions_of

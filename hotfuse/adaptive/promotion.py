@@ -124,7 +124,7 @@ def _surplus(state: State, target: Target, crowd: Sequence[Live]) -> list[Live]:
     for live in sorted(others, key=lambda live: worth_s(state, live.target)):
         if room >= 0:
             break
-        if live.code_bytes:
+        if live.code_bytes and live.target != base_of(target):  # it would go with what it stands on
             leaving.append(live)
             room += live.code_bytes
     return leaving

@@ -5,6 +5,7 @@ One model is one graph that a session serves, or one captured class of a PyTorch
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -132,9 +133,10 @@ def is_rare(state: State, target: Target) -> bool:
     return judged and worth_s(state, target) < state.rules.keep_share * spent
 
 
-def hottest_form(state: State) -> str:
-    """The form that takes most time; "" before the first call."""
-    now_s, forms = state.now_s, (*state.fused.targets, *state.unfused.targets)
+def hottest_form(state: State, besides: Collection[str] = ()) -> str:
+    """The form that takes most time, besides some; "" before the first call."""
+    now_s, known = state.now_s, (*state.fused.targets, *state.unfused.targets)
+    forms = [form for form in known if not isinstance(form, Baked) or form.form not in besides]
     target = max(forms, key=lambda form: state.fused.of(form, now_s) + state.unfused.of(form, now_s), default=None)
     return target.form if isinstance(target, Baked) else ""
 

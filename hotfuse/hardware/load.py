@@ -7,6 +7,7 @@ read is None, never guessed.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,8 +31,9 @@ class Look:
 
 
 def look(children: Iterable[int] = (), root: Path = ROOT) -> Look:
-    """What is ours is this process's and that of its children which are named."""
-    own_s = time.process_time() + sum(_process_s(pid, root) for pid in children)
+    """What is ours is this process's, that of its children which are named, and of those that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own_s = time.process_time() + ended.ru_utime + ended.ru_stime + sum(_process_s(pid, root) for pid in children)
     return Look(time.monotonic(), _used_s(root), own_s)
 
 

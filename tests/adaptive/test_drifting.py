@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotfuse.adaptive.drifting import EVERY_S, PATIENCE_S, TRACES, Drifting
-from hotfuse.adaptive.target import Baked, Generic
+from hotfuse.adaptive.target import Baked, Generic, Split
 from hotfuse.config import Config
 from hotfuse.errors import WorkerError
 from hotfuse.events import EventLog
@@ -155,7 +155,9 @@ def test_a_worker_that_fails_is_told_and_looked_for_again(world: World) -> None:
     world.tick()
     world.jobs.pop().finish(WorkerError("planted", "died"))
     assert world.kinds() == ["model.unknown"]
-    world.look(1.0)
+    world.traced()
+    assert world.tick() == 0  # it may always die
+    assert world.tick(PATIENCE_S) == 1
 
 
 def test_a_machine_without_a_forest_is_left_alone_for_long(world: World) -> None:
@@ -169,5 +171,21 @@ def test_a_machine_without_a_forest_is_left_alone_for_long(world: World) -> None
 
 def test_what_replaces_what_serves_settles_anew(world: World) -> None:
     away(world)
-    world.drifting.replaced()
+    world.drifting.replaced(world.watch)
     assert not world.drifting.drift.is_away
+
+
+def test_traces_of_what_served_before_say_nothing(world: World) -> None:
+    world.traced()
+    world.drifting.replaced(world.watch)
+    world.traced(TRACES - 1)
+    assert world.tick() == 0
+    world.traced(1)
+    assert world.tick() == 1
+
+
+def test_units_that_are_edited_say_nothing_of_those_that_were_planned(world: World) -> None:
+    world.lineup.serving = (Generic(), Split((world.node,)))
+    world.traced()
+    world.tick()
+    assert unwrap(world.jobs.pop().make()).units == ()

@@ -6,7 +6,7 @@ from hotfuse.adaptive.message import Build, Built, Measure, Retire, Shadowed
 from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.state import Rules
 from hotfuse.adaptive.target import Baked, Generic, Revised, Split
-from tests.adaptive.story import Story, serving_generic
+from tests.adaptive.story import CODE_BYTES, Story, serving_generic
 
 GENERIC = Generic()
 
@@ -61,3 +61,25 @@ def test_units_of_one_form_are_others_than_those_for_all_sizes() -> None:
     story.spot(Revised("tiles", ("u", "v"), "8"), 100.0)
     story.settle()
     assert story.serving == {GENERIC, Baked("8"), Split(("u",)), Revised("tiles", ("u", "v"), "8")}
+
+
+def test_an_edit_never_pushes_out_what_it_stands_on() -> None:
+    story = serving_generic(Rules(baked_gain=1.0, special_bytes=CODE_BYTES * 2 - 1))
+    story.call("8", tier=1, seconds=10.0)
+    story.settle()
+    edit = Revised("grain", ("u",), "8")
+    story.spot(edit, 100.0)
+    story.settle()
+    assert story.serving == {GENERIC, Baked("8")}
+    assert any(isinstance(d, Retire) and d.target == edit and "no room" in d.reason for d in story.decisions)
+    assert story.state.memory.of(edit).backoff.times == 1
+
+
+def test_an_edit_for_all_sizes_is_measured_on_calls_that_run_it() -> None:
+    story = serving_a_form()
+    story.call("3", tier=1, seconds=0.01)  # too little for kernels of its own
+    edit = Revised("grain", ("u",))
+    story.spot(edit, 10.0)
+    story.settle()
+    assert edit in story.serving
+    assert [d.form for d in story.asked(Measure) if d.target == edit][-1] == "3"

@@ -99,7 +99,6 @@ def test_a_better_forest_replaces_the_one_in_use_and_traffic_joins_the_window(co
     assert calibration.forest() != before[0]
     assert len(calibration.samples()) > before[1]
     assert (calibration.samples().source == SOURCE).sum() == UNITS * 4 // 5  # one in five is held out
-    forget_models()
     again = weigh_here(request(config, seconds=5e-2))
     assert np.median(np.abs(np.log(again.predicted_s) - np.log(5e-2))) < 0.5
 
