@@ -101,9 +101,9 @@ class Analyzer:
                 uses.append(replace(use, rows=rows, is_single=is_single))
         if is_across:  # the values of rows lie side by side, too
             turned = sum(t.bytes / t.element for t in (*reads.values(), *writes) if t.bytes / t.element == points)
-            inner = points / domain[-1]
+            inner = points / max(1, domain[-1])
             uses.append(Use("turn", turned, _TURN_STEPS))
-        tasks = self._tasks(group, points, row, inner)
+        tasks = max(1.0, self._tasks(group, points, max(1.0, row), max(1.0, inner)))  # of nothing as well
         return Work(
             group.kind,
             points,

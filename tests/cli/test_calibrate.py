@@ -47,7 +47,7 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr(calibrate, "measure_rates", never)
     run("--show", "--json", str(tmp_path / "second.json"))
     first, second = (json.loads((tmp_path / name).read_text()) for name in ("first.json", "second.json"))
-    assert first == second
+    assert {**first, "counters": {}} == {**second, "counters": {}}  # of what happens meanwhile
     assert first["rates"]["read"]["bytes"] == [1 << 14, 1 << 18]
     with pytest.raises(AssertionError, match="measured again"):  # who does not ask what is known has it measured
         CliRunner().invoke(main, ["--debug", "calibrate", "--now"], catch_exceptions=False)

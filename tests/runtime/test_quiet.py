@@ -185,7 +185,7 @@ def _config(tmp_path: Path) -> Config:
 def test_calibrating_pauses_tells_and_ends(config: Config) -> None:
     calibration = Calibration(host_spec(), RATES, open_cache(config))
     told: list[str] = []
-    times, _ = gather(calibration, config, 60.0, lambda *progress: told.append(progress[2]), Machine(1.2).quiet(2.0))
+    times, _ = gather(calibration, config, 60.0, lambda *progress: told.append(progress[2]), quiet=Machine(1.2).quiet(2.0))
     assert len(times) == 0
     assert set(told) == {"waiting: others have 1.2 cores"}
 
@@ -200,7 +200,7 @@ def test_what_is_waited_is_no_time_of_measuring(config: Config) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        gather(calibration, config, 60.0, progress, machine.quiet())
+        gather(calibration, config, 60.0, progress, quiet=machine.quiet())
     assert passed[-1] < 0.1 - WINDOW_S  # no second of it passed here: the machine's clock is its own
 
 
