@@ -40,11 +40,12 @@ def read_calls(model: str, files: Sequence[str]) -> list[Specimen]:
 
 def _read_file(file: str) -> dict[str, Any]:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
+        arrays = np.load(file, allow_pickle=False)
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array")
+        with arrays:
             return dict(arrays)
-    except (ValueError, OSError, zipfile.BadZipFile, TypeError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{file} is no archive of arrays ({error}); save the inputs of a call with numpy.savez({file!r}, name=array, ...)"
         ) from error

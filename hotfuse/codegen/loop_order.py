@@ -39,6 +39,7 @@ from hotfuse.codegen.body import Body, Place, Product, Scan
 from hotfuse.codegen.body_axes import accesses, reads
 from hotfuse.codegen.nest import Info
 from hotfuse.errors import TileError
+from hotfuse.fusion.variants import NARROW
 from hotfuse.hardware.pairs import ACROSS, HEIGHTS, STRIPS, SWEEP
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, symbol
@@ -83,6 +84,8 @@ def _order_across(body: Body, spec: Spec) -> RowOrder:
     axis = len(body.domain) - 2
     if body.folded > 1 or axis < 0 or not isinstance(body.domain[-1], int):
         raise TileError("its rows are not the last axis of several")
+    if body.domain[-1] > NARROW:  # axes were joined: what is turned in registers has to fit them
+        raise TileError(f"rows of {body.domain[-1]} elements fill vectors by themselves")
     if axis not in _candidates(body, axis + 1):
         raise TileError("no vectors can run across its rows")
     size = body.domain[axis]

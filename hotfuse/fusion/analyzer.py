@@ -132,9 +132,18 @@ class Analyzer:
         points = _product(domain)
         size = {touch.name: touch.bytes / touch.element for touch in reads}
         plain = group.kind in ("rows", "copy") and not group.folded and not group.placed
-        if plain and all(s in (1.0, points) for s in size.values()) and all(t.access == IN_ORDER for t in reads):
-            return points
-        return float(domain[-1])
+        if not plain or any(touch.access != IN_ORDER for touch in reads):
+            return float(domain[-1])
+        return max(float(domain[-1]), min([points, *(self._run(name, domain) for name in size if size[name] != 1.0)]))
+
+    def _run(self, name: str, domain: Sequence[int]) -> float:
+        """How many points on end read elements of a value that lie on end."""
+        run = 1.0
+        for mine, theirs in zip(reversed(self._shape(name)), reversed(domain), strict=False):
+            if mine != theirs:
+                break
+            run *= mine
+        return run
 
     def _is_row_value(self, node: Node, group: Fused) -> bool:
         """Whether a node computes one number for each row."""

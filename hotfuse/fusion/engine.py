@@ -309,16 +309,16 @@ class Engine:
         bounds: list[Bound] = [roofline(work, planner.model.rates, threads) for work in before]
         scores = score(before, bounds, found.works, planner.spec, threads)
         after_s = found.before_s - found.gain_s
-        digest = _digest(found.candidate.strategy, before, found.works)
+        digest = _digest(f"{found.candidate.strategy}, {threads} threads", before, found.works)
         times = found.before_s, after_s, found.spread_s
         return Step(found.candidate.strategy, found.candidate.names, made, *times, scores, digest=digest)
 
 
-def _digest(strategy: str, *sides: Sequence[Work]) -> str:
+def _digest(how: str, *sides: Sequence[Work]) -> str:
     """Of works, whatever their values are called and wherever in a plan they are."""
 
     def plain(touch: Touch) -> Touch:
-        return replace(touch, name="", distance=0.0)
+        return Touch("", touch.bytes, 0.0, touch.element, touch.access, touch.is_weight)
 
     said = [[replace(w, reads=tuple(map(plain, w.reads)), writes=tuple(map(plain, w.writes))) for w in side] for side in sides]
-    return hashlib.sha256(f"{strategy} {said}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{how} {said}".encode()).hexdigest()[:16]

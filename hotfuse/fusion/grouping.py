@@ -98,6 +98,8 @@ def _edited(
 
 
 def _parts(group: Fused, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> list[Fused]:
+    while len(group.parts) == 1:  # the same in other loops
+        (group,) = group.parts
     if group.parts or group.links:
         return list(group.parts or group.links)
     ids = {node.id for node in group.nodes}

@@ -161,6 +161,8 @@ class Policy:
         precision = known + 1 / noise**2
         mean = (known * (before.mean if before else 0.0) + found / noise**2) / precision
         weight = 1 / (OWN**2 + 1 / precision)
+        if before:  # what was added of it went by the context that it had then: taking it out by another leaves no belief
+            weight = max(weight, before.weight)
         was, counted = (before.weight, before.weight * before.mean) if before else (0.0, 0.0)
         edits = {name: evidence for name, evidence in self.edits.items() if name != edit}
         if edit:

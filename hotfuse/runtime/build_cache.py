@@ -170,7 +170,8 @@ def _key(asked: BuildRequest | ProveRequest, pace: Pace = hurry) -> str:
     spec = host_spec(asked.config.isa)
     facts: tuple[Any, ...]
     if isinstance(asked, BuildRequest):
-        name, facts = asked.graph.name, (asked.graph, asked.live, asked.sizes, asked.grouping, asked.config.fusion)
+        name, config = asked.graph.name, asked.config
+        facts = (asked.graph, asked.live, asked.sizes, asked.grouping, config.fusion, config.threads)
     else:
         threads = (asked.config.threads, spec.threads)
         digests = dict(sorted(asked.digests.items()))

@@ -72,8 +72,6 @@ def make_planned(graph: Graph, spec: Spec, config: Config, sizes: Sizes, groupin
     places, cache_bytes = layouts(graph, graph.values), _share(spec, config).l2_bytes
     try:
         planner = planner_of(config, spec, graph, dict(sizes))
-        if planner is not None:
-            planner = replace(planner, spec=_share(spec, config))
         return make_plan(graph, graph.values, places, cache_bytes, grouping, planner)
     except IllegalEdit:
         raise

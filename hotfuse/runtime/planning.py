@@ -1,6 +1,7 @@
 """Planning: which groups a build has. The engine decides, with what is known of this machine, or the rules where that is asked.
 
-State: what the cache said of the machine, read once in a process for each folder and share of the machine.
+State: what the cache said of the machine, read once in a process for each folder and share of the machine; who replaces it
+forgets that, and other processes see it when they start anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibration import Calibration
 from hotfuse.runtime.native_binding import ALONE
 from hotfuse.runtime.objects import generator_version
+from hotfuse.runtime.partition import with_share
 from hotfuse.runtime.probes import kept_rates
 from hotfuse.runtime.threads import team_size
 
@@ -38,7 +40,8 @@ def planner_of(config: Config, spec: Spec, graph: Graph, sizes: Mapping[str, int
     if config.fusion == "rules":
         return None
     model = known_model(config, spec)
-    return Planner(replace(model, threads=team_of(graph, sizes, model.threads)), spec, sizes)
+    share = with_share(spec, team_size(spec, config.threads))
+    return Planner(replace(model, threads=team_of(graph, sizes, model.threads)), share, sizes)
 
 
 def team_of(graph: Graph, sizes: Mapping[str, int], threads: int) -> int:

@@ -12,6 +12,7 @@ is not computed, and where what they write is read, what the second of the two w
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -112,7 +113,9 @@ def prove(
         for place in due.get(turn, ()):
             misfit = _misfit(subjects[place], graph, values, sizes)
             verdict = _verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit)
-            found.append(_counted(verdict, subjects[place], graph, values, sizes, threads) if verdict.tried else verdict)
+            with contextlib.suppress(Exception):  # what cannot be counted takes no verdict away
+                verdict = _counted(verdict, subjects[place], graph, values, sizes, threads) if verdict.tried else verdict
+            found.append(verdict)
             if met is not None and place == speakers[place][0]:
                 _note(met, subjects[place], graph, tier_0, config.max_worker_bytes // MET)
             pace()

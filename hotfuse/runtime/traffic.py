@@ -75,7 +75,7 @@ def weigh_here(asked: TrafficRequest) -> TrafficReply:
         return TrafficReply((), (), is_known=False)
     graph = baked(asked.graph, sizes) if asked.is_baked else asked.graph
     places = layouts(graph, graph.values)
-    groups = make_planned(graph, spec, config, asked.sizes).groups
+    groups = make_planned(graph, spec, config, asked.sizes if asked.is_baked else ()).groups
     taken = {computing(nodes, places): seconds for nodes, seconds in zip(asked.units, asked.seconds, strict=True)}
     works, measured = [], []
     for group, work in zip(groups, analyse(groups, graph, graph.values, places, sizes), strict=True):

@@ -161,6 +161,12 @@ def test_the_other_order_is_another() -> None:
             ACROSS,
             "fill no vector",
         ),
+        (  # of which rows are joined to long ones
+            lambda b, x, y: b.add("exp", b.add("mul", b.add("add", x, y), y)),
+            ((64, 40, 5), (40, 5)),
+            ACROSS,
+            "rows of 200 elements fill vectors",
+        ),
     ],
 )
 def test_where_no_such_loops_can_be_made_the_group_serves_as_it_is(

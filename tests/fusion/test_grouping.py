@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hotfuse.codegen.native_form import native_graph
 from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.engine import Planner, Revision
-from hotfuse.fusion.grouping import AS_PLANNED, Grouping, joints, make_plan, name_of
+from hotfuse.fusion.grouping import AS_PLANNED, Grouping, _parts, joints, make_plan, name_of
 from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
@@ -51,6 +53,14 @@ def test_a_chain_is_taken_apart_into_its_links_and_a_group_around_its_anchor() -
     assert [g.kind for g in apart] == ["product", "product", "rows"]
     first = name_of(groups(graph, SMALL)[0])  # a product, and the elementwise node after it
     assert [[n.op for n in g.nodes] for g in groups(graph, SMALL, Grouping(apart=(first,)))[:2]] == [["panel_matmul"], ["relu"]]
+
+
+def test_what_goes_in_other_loops_is_taken_apart_as_what_it_was() -> None:
+    graph = feed_forward()
+    first = groups(graph, SMALL)[0]
+    varied = replace(first, variant="sweep", parts=(first,))
+    found = _parts(varied, graph, graph.values, layouts(graph, graph.values))
+    assert [[n.op for n in g.nodes] for g in found] == [["panel_matmul"], ["relu"]]
 
 
 def test_joints_are_where_merging_is_legal() -> None:

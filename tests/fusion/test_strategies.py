@@ -120,6 +120,17 @@ def test_what_is_known_of_an_edit_fades() -> None:
     assert after > 1.3 * before
 
 
+def test_a_reward_in_another_context_leaves_a_belief() -> None:
+    """What was added of an edit in one context is not taken out in another, however much of it has faded."""
+    first, second = contexts(2)[:, None]
+    policy = new_policy().learned(np.repeat(first, 20, 0), np.full(20, 0.3), edits=["f" * 16] * 20, noises=[0.01] * 20)
+    others = contexts(3000)
+    policy = policy.learned(others[:5], predicted(others[:5]), edits=[f"{n:016x}" for n in range(5)])
+    policy = replace(policy, seen=policy.seen + 20_000)
+    policy = policy.learned(10 * second, np.array([0.1]), edits=["f" * 16], noises=[2.0])
+    assert np.linalg.eigvalsh(policy.precision).min() > 0
+
+
 def test_a_machine_that_changes_is_followed() -> None:
     """What paid no longer does: it is noticed within a few rewards."""
     row = contexts(1)

@@ -51,7 +51,7 @@ def softmaxes(count: int = UNITS) -> Graph:
 
 def request(config: Config, seconds: float = 1e-4, graph: Graph | None = None, **changes: object) -> TrafficRequest:
     graph = graph or softmaxes()
-    units = tuple(tuple(n.id for n in g.nodes) for g in make_planned(graph, host_spec(), config, SIZES).groups)
+    units = tuple(tuple(n.id for n in g.nodes) for g in make_planned(graph, host_spec(), config, ()).groups)
     made = TrafficRequest(graph, config, SIZES, False, units, (seconds,) * len(units))
     return replace(made, **changes)  # type: ignore[arg-type]
 
