@@ -25,7 +25,7 @@ from hotfuse.passes.fold import fold_constants
 from hotfuse.passes.hoist import Hoisted, hoist
 from hotfuse.runtime.build import Build, Sizes, Unit, baked
 from hotfuse.runtime.partition import with_share
-from hotfuse.runtime.planning import planner_of
+from hotfuse.runtime.planning import known_model, planner_of
 from hotfuse.runtime.threads import team_size
 
 MakeCode = Callable[[TileProgram], object]  # raises CodegenError where there can be none
@@ -63,7 +63,8 @@ def build_hoisted(
     planned = make_planned(graph, spec, config, sizes, grouping)
     build = build_groups(hoisted, graph, planned.groups, spec, config, make)
     made = {unit.name for unit in build.units}
-    unsure = tuple(step for step in planned.unsure if made.issuperset(step.groups))
+    is_calibrated = known_model(config, spec).pairs is not None  # what a roofline guesses is not worth a trial on traffic
+    unsure = tuple(step for step in planned.unsure if is_calibrated and made.issuperset(step.groups))
     return replace(build, steps=planned.steps, unsure=unsure)
 
 

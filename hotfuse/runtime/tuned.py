@@ -25,7 +25,7 @@ from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.planning import keep_policy, known_policy, planner_of
-from hotfuse.runtime.quiet import Quiet, in_back_seat
+from hotfuse.runtime.quiet import Quiet
 from hotfuse.runtime.racing import Track
 
 
@@ -71,14 +71,11 @@ def tuned_plan(
             raise NoIdleCores(f"others used the cores for {quiet.waited_s:.1f} s, in which plans could not be measured")
         return track.race(first, second)
 
-    def tuned() -> Planned:
-        try:
-            planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
-        except NoIdleCores as error:
-            if busy is not None:
-                busy(str(error))
-            return plan(graph, graph.values, places, planner)
-        keep_policy(config, spec, learned)
-        return planned
-
-    return in_back_seat(tuned, "nice")
+    try:  # on the thread that calls: what is faster on another one, with a team of its own, may be slower here
+        planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
+    except NoIdleCores as error:
+        if busy is not None:
+            busy(str(error))
+        return plan(graph, graph.values, places, planner)
+    keep_policy(config, spec, learned)
+    return planned
