@@ -6,10 +6,6 @@ hardly a moment without a call, that would starve them: they then run beside the
 in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.) Who works on what
 is in no hurry at all, like an audit, has one turn in four: calls lose a tenth while it runs.
 
-Who goes on begins on another core than the caller who lets it: Linux likes to run it at once, in place of whoever woke it, and
-the caller, whose answer is ready, would wait for some 5 ms (one call of MiniLM in ten while something was built). It may move
-from there: a library's threads that spin for a while after a call are on that other core, and the caller's own is idle soon.
-
 State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
 those that are in no hurry, which of them were stopped, how busy the last moments were, and how many turns there were.
 """
@@ -17,11 +13,10 @@ those that are in no hurry, which of them were stopped, how busy the last moment
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from hotfuse.locks import make_lock
 
@@ -153,10 +148,7 @@ class RightOfWay:
             return
         self._stopped.add(process)  # before it is, and until it goes on: whatever comes in between, nobody forgets it
         with contextlib.suppress(OSError):
-            if stands:
-                os.kill(process, signal.SIGSTOP)
-            else:
-                _let_go_on(process)
+            os.kill(process, signal.SIGSTOP if stands else signal.SIGCONT)
         if not stands:
             self._stopped.discard(process)
 
@@ -165,29 +157,5 @@ class RightOfWay:
         self.__init__()  # type: ignore[misc]
 
 
-def _let_go_on(process: int) -> None:
-    """Wake a process on any of its cores but the one that this thread is on, as far as we may choose."""
-    cores: set[int] = set()
-    with contextlib.suppress(OSError):
-        cores = set() if _this_core is None else os.sched_getaffinity(process)
-        others = cores - {_this_core()} if _this_core is not None else cores
-        if others and others != cores:
-            os.sched_setaffinity(process, others)
-    try:
-        os.kill(process, signal.SIGCONT)
-    finally:
-        if cores:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(process, cores)
-
-
-def _find_this_core() -> Callable[[], int] | None:
-    try:
-        return ctypes.CDLL(None).sched_getcpu if hasattr(os, "sched_setaffinity") else None
-    except (OSError, AttributeError):
-        return None
-
-
-_this_core = _find_this_core()
 RIGHT_OF_WAY = RightOfWay()
 os.register_at_fork(after_in_child=RIGHT_OF_WAY._after_fork)

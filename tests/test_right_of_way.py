@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hotfuse import pace, right_of_way
+from hotfuse import pace
 from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RARE, RIGHT_OF_WAY, WINDOW_S, RightOfWay
 
@@ -57,24 +56,6 @@ def test_a_process_stands_still_while_a_call_is_under_way() -> None:
         right.leave()
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
-def test_who_goes_on_begins_on_another_core_than_the_callers_and_may_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = os.sched_getaffinity(0)
-    here = min(cores)
-    monkeypatch.setattr(right_of_way, "_this_core", lambda: here)
-    right = RightOfWay()
-    with spinning() as process, right.behind(process):
-        seen: list[object] = []
-        with right.call():
-            assert is_stopped(process)
-            kill, move = os.kill, os.sched_setaffinity
-            monkeypatch.setattr(os, "kill", lambda pid, what: (seen.append(what), kill(pid, what)))
-            monkeypatch.setattr(os, "sched_setaffinity", lambda pid, where: (seen.append(set(where)), move(pid, where)))
-        assert seen == [cores - {here}, signal.SIGCONT, cores]
-        assert not is_stopped(process)
-        assert os.sched_getaffinity(process) == cores
-
-
 def test_behind_calls_without_a_break_who_is_in_no_hurry_has_one_turn_in_four() -> None:
     right = RightOfWay()
     with spinning() as process, right.behind(process, rare=True), right.call():
@@ -105,18 +86,6 @@ def test_who_is_in_no_hurry_is_not_starved_by_who_is() -> None:
                 runs.append((not is_stopped(rare), not is_stopped(urgent)))
             assert runs.count((True, False)) == 2
             assert runs.count((False, True)) == 2 * RARE - 2
-
-
-def test_who_may_not_move_a_process_lets_it_go_on_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    right = RightOfWay()
-    with spinning() as process, right.behind(process):
-        with right.call():
-            assert is_stopped(process)
-        assert not is_stopped(process)
 
 
 def test_between_calls_who_is_in_no_hurry_works_as_all_do() -> None:

@@ -213,12 +213,9 @@ class ChildProcess:
 
 
 def _make_nice(pid: int) -> None:
-    """At once: before it is up, a child takes as much of a core as calls do. One of the batch class displaces nobody when it
-    wakes up; a share of the cores it has all the same."""
+    """At once: before it is up, a child takes as much of a core as calls do."""
     with contextlib.suppress(OSError):  # it is gone
         os.setpriority(os.PRIO_PROCESS, pid, min(os.nice(0) + NICE, 19))
-        if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(pid) == os.SCHED_OTHER:  # what is idle stays so
-            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _served(serve: Serve | None, question: bytes) -> tuple[bytes, bytes | memoryview]:

@@ -108,7 +108,6 @@ def facts(rest: str, ask_back: AskBack) -> bytes:
     known: dict[str, Any] = {
         "pid": os.getpid(),
         "nice": os.nice(0),
-        "class": os.sched_getscheduler(0),
         "group": os.getpgid(0),
         "argv": sys.argv[1:],
         "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
