@@ -64,7 +64,7 @@ def command(show: bool, seconds: float, now: bool, model: str | None, inputs: Se
     if show and model is not None:
         raise click.UsageError("--show times nothing: leave it out to time the kernels of a model")
     quiet = None if now else Quiet(PATIENCE_S)
-    in_back_seat(lambda: _calibrate(show, seconds, quiet, model, inputs, json_path), "idle")
+    in_back_seat(lambda: _calibrate(show, seconds, quiet, model, inputs, json_path))
 
 
 def _calibrate(

@@ -66,7 +66,7 @@ def _imported(name: str) -> Any:
         return load()
     from hotfuse.runtime.quiet import in_back_seat
 
-    return in_back_seat(load, "idle")
+    return in_back_seat(load)
 
 
 def _one_line(error: BaseException) -> str:

@@ -18,17 +18,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from hotfuse.hardware.load import Look, cores_of_others, look, usable_cores
-from hotfuse.runtime.child import NICE
 
 WINDOW_S = 0.5  # that is looked back upon: Linux counts in hundredths
 QUIET = 0.1  # of the cores: what others may have. Daemons have less, a client at a tenth of its load has as much
 
 Result = TypeVar("Result")
 Told = Callable[[float], None]  # how many cores others have, again and again while there is a wait
-Seat = Literal["nice", "idle"]
 
 
 def untold(cores: float) -> None:
@@ -77,16 +75,16 @@ class Quiet:
         return now
 
 
-def in_back_seat(work: Callable[[], Result], seat: Seat) -> Result:
-    """Do something on a thread of its own, and of the team that it leads, which have little ("nice") or nothing ("idle") of a
-    core that others want. Threads take a seat for good, so this one does not.
+def in_back_seat(work: Callable[[], Result]) -> Result:
+    """Do something on a thread of its own, and of the team that it leads, which have nothing of a core that others want.
+    Threads take a seat for good, so this one does not.
 
-    A thread that has nothing of a core keeps what it holds, the interpreter above all: "idle" is for processes that serve
+    A thread that has nothing of a core keeps what it holds, the interpreter above all: this is for processes that serve
     nobody. An interrupt of this thread is one of that work."""
     ended: list[tuple[bool, Result | BaseException]] = []
 
     def run() -> None:
-        _take(seat)
+        _take_seat()
         try:
             ended.append((True, work()))
         except BaseException as error:
@@ -106,11 +104,7 @@ def in_back_seat(work: Callable[[], Result], seat: Seat) -> Result:
     raise result  # type: ignore[misc]
 
 
-def _take(seat: Seat) -> None:
+def _take_seat() -> None:
     """Of this thread alone, as Linux has it."""
     with contextlib.suppress(OSError, AttributeError):  # there is none: it sits where all do
-        if seat == "idle":
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        else:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(os.nice(0) + NICE, 19))
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it displaces nobody when it wakes up
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
