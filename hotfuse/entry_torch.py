@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import hotfuse.hardware.machine  # noqa: F401  (which a Config asks for the memory that there is)
 from hotfuse.config import Config
+from hotfuse.pace import Pace, imports
 from hotfuse.runtime.torch_module import compile_model
 
 if TYPE_CHECKING:
@@ -27,9 +28,21 @@ def dynamo_backend(gm: Any, example_inputs: Sequence[Any], options: Mapping[str,
     return hotfuse(gm, example_inputs, options, adapt, **others)
 
 
-def adapt(family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
-    """Have the calls of a captured class answered by kernels, once there are some."""
-    from hotfuse.adaptive.class_subject import ClassSubject
-    from hotfuse.adaptive.subject import rules_of
+class _Adapting:
+    """Has the calls of a captured class answered by kernels, once there are some."""
 
-    family.adapted.append(ClassSubject(name, family, table, served, rules_of(family.config, served.runner.captured.graph)))
+    def __call__(self, family: Family, name: str, table: ClassTable, served: ServedClass) -> None:
+        from hotfuse.adaptive.class_subject import ClassSubject
+        from hotfuse.adaptive.subject import rules_of
+
+        family.adapted.append(ClassSubject(name, family, table, served, rules_of(family.config, served.runner.captured.graph)))
+
+    def import_ahead(self, pace: Pace) -> None:
+        with imports(pace):
+            import hotfuse.adaptive.class_subject  # noqa: F401
+            from hotfuse.adaptive.ahead import import_ahead
+
+        import_ahead(pace)
+
+
+adapt = _Adapting()

@@ -27,6 +27,8 @@ PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
 LONGEST_S = 0.05  # of such a rest
 
+IMPORT_S = 0.004  # that a module may take by itself
+
 Pace = Callable[[], None]
 
 
@@ -61,6 +63,10 @@ class Unhurried:
                 time.sleep(LOOK_S)
         RIGHT_OF_WAY.review()
 
+    def make_room(self, seconds: float) -> None:
+        """What comes next takes so long, and cannot rest: begin it where it meets no call."""
+        RIGHT_OF_WAY.await_room(seconds)
+
 
 class Brisk(Unhurried):
     """The pace of work that is short and makes calls much faster: those that come meanwhile have less of the interpreter."""
@@ -69,6 +75,9 @@ class Brisk(Unhurried):
 
     def rest(self) -> None:
         time.sleep(WORK_S)
+
+    def make_room(self, seconds: float) -> None:
+        """It begins at once."""
 
 
 @contextlib.contextmanager
@@ -82,9 +91,17 @@ def going_at(pace: Pace) -> Iterator[None]:
         _THREAD.pace = before
 
 
-def breathe() -> None:
-    """Rest, if this thread goes at a pace and a rest is due."""
-    getattr(_THREAD, "pace", hurry)()
+def breathe(next_s: float = 0.0) -> None:
+    """Rest, if this thread goes at a pace and a rest is due. What comes next takes `next_s`, if it cannot rest for long."""
+    pace = getattr(_THREAD, "pace", hurry)
+    pace()
+    make_room(pace, next_s)
+
+
+def make_room(pace: Pace, seconds: float) -> None:
+    """Before a piece of work that takes so long and cannot rest: wait until no call would meet it, at a pace that does so."""
+    if isinstance(pace, Unhurried):
+        pace.make_room(seconds)
 
 
 _THREAD = threading.local()
@@ -99,6 +116,7 @@ class _Rests:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if threading.get_ident() == self._thread:
             self._pace()
+            make_room(self._pace, IMPORT_S)
 
 
 @contextlib.contextmanager

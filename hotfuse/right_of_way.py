@@ -6,16 +6,22 @@ hardly a moment without a call, that would starve them: they then run beside the
 in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.) Who works on what
 is in no hurry at all, like an audit, has one turn in four: calls lose a tenth while it runs.
 
+A thread that works behind calls cannot be stopped amid a piece of its work. What is long it begins where there is room for it:
+early in a pause, as long as pauses were of late (`await_room`).
+
 State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
-those that are in no hurry, which of them were stopped, how busy the last moments were, and how many turns there were.
+those that are in no hurry, which of them were stopped, how busy the last moments were, how many turns there were, when the last
+call ended, and how long the last pauses and the last call were.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator
 
 from hotfuse.locks import make_lock
@@ -24,6 +30,11 @@ WINDOW_S = 0.5  # that is looked back upon
 STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
 CROWDED = 0.8  # of it with a call under way: no room is left between calls
 RARE = 4  # turns, of which those have one that are in no hurry
+PAUSES = 8  # that are remembered
+OVERDUE = 2.0  # times the longest of them: until then a call may begin at any moment
+SLIGHT = 0.1  # of a call's length: what is shorter slows it little, wherever it begins
+LOOK_S = 0.001  # between looks for room
+LONGEST_S = 0.25  # that anybody waits for it
 
 
 class RightOfWay:
@@ -41,6 +52,8 @@ class RightOfWay:
         self._worker_in_turn: int | None = None
         self._threads = 0
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
+        self._ended_s = self._call_s = 0.0
+        self._pauses: deque[float] = deque(maxlen=PAUSES)
 
     @property
     def busy(self) -> bool:
@@ -61,6 +74,8 @@ class RightOfWay:
             self._calls += 1
             if self._calls == 1:
                 self._began_s = time.monotonic()
+                if self._ended_s:
+                    self._pauses.append(self._began_s - self._ended_s)
                 if not self.crowded:
                     self._direct()
 
@@ -68,7 +83,9 @@ class RightOfWay:
         with self._lock:
             self._calls -= 1
             if self._calls == 0:
-                self._busy_s += time.monotonic() - self._began_s
+                self._ended_s = time.monotonic()
+                self._call_s = self._ended_s - self._began_s
+                self._busy_s += self._call_s
                 if not self.crowded:
                     self._direct()
 
@@ -81,12 +98,34 @@ class RightOfWay:
                 now_s = time.monotonic()
                 self.crowded = self.crowded and now_s - self._reviewed_s < STALE_S
                 self._window_s, self._began_s, self._busy_s = now_s, now_s, 0.0
+                self._ended_s = 0.0  # calls did not say when they began or ended
+                self._pauses.clear()
             self._join(process, rare)
         try:
             yield
         finally:
             with self._lock:
                 self._part(process)
+
+    def room_s(self) -> float:
+        """How long no call is to be expected: until the shortest of the last pauses that were longer than this one is so far.
+        None where one is overdue; endless where nobody seems to call any more, or nothing is known of pauses."""
+        with self._lock:
+            if self._calls:
+                return 0.0
+            passed_s = time.monotonic() - self._ended_s
+            if passed_s > OVERDUE * max(self._pauses, default=0.0):
+                return math.inf
+            return min((pause for pause in self._pauses if pause > passed_s), default=passed_s) - passed_s
+
+    def await_room(self, seconds: float) -> None:
+        """Wait for room for a piece of work that takes so long, or for the beginning of a pause where none is as long; not if
+        calls follow each other at once, or would hardly notice."""
+        until_s = time.monotonic() + LONGEST_S
+        while self.active and not self.crowded and seconds > SLIGHT * self._call_s and time.monotonic() < until_s:
+            if self.room_s() >= min(seconds, 0.8 * max(self._pauses, default=0.0)):
+                return
+            time.sleep(LOOK_S)
 
     def hurry(self, process: int) -> None:
         """Somebody waits for what a process does."""

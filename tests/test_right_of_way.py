@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -194,3 +195,78 @@ def test_paced_work_waits_for_the_end_of_a_call() -> None:
             ended = time.perf_counter()
         thread.join()
     assert done[0] >= ended
+
+
+@contextlib.contextmanager
+def with_pauses(*seconds: float, call_s: float = 0.01) -> Iterator[RightOfWay]:
+    """One behind which somebody works, after calls with such pauses between them."""
+    right = RightOfWay()
+    with right.behind():
+        for pause in (*seconds, 0.0):
+            with right.call():
+                time.sleep(call_s)
+            time.sleep(pause)
+        yield right
+
+
+def waited_s(right: RightOfWay, seconds: float) -> float:
+    begun = time.monotonic()
+    right.await_room(seconds)
+    return time.monotonic() - begun
+
+
+def test_a_long_piece_begins_early_in_a_pause() -> None:
+    with with_pauses(0.1, 0.1) as right:
+        assert 0.05 < right.room_s() <= 0.11
+        assert waited_s(right, 0.04) < 0.02  # the pause began just now
+        time.sleep(0.08)
+        begun = threading.Event()
+
+        def call() -> None:
+            time.sleep(0.03)
+            with right.call():
+                begun.set()
+                time.sleep(0.05)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        assert right.room_s() < 0.04
+        assert waited_s(right, 0.04) >= 0.07  # until the next call is over
+        assert begun.is_set()
+        assert not right.busy
+        caller.join()
+
+
+def test_where_no_pause_is_long_enough_the_beginning_of_one_must_do() -> None:
+    with with_pauses(0.05, 0.05) as right:
+        assert waited_s(right, 1.0) < 0.02
+
+
+def test_nobody_waits_for_room_for_ever() -> None:
+    with with_pauses(0.02) as right:
+        right.enter()
+        assert 0.2 < waited_s(right, 0.01) < 1.0
+
+
+def test_there_is_room_where_nobody_calls_any_more() -> None:
+    with with_pauses(0.01, 0.01) as right:
+        time.sleep(0.03)
+        assert right.room_s() == math.inf
+        assert RightOfWay().room_s() == math.inf
+
+
+def test_what_a_call_would_hardly_notice_waits_for_nothing() -> None:
+    with with_pauses(0.02, call_s=0.1) as right:
+        right.enter()
+        assert waited_s(right, 0.005) < 0.01
+
+
+def test_only_who_is_in_no_hurry_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(RIGHT_OF_WAY, "await_room", asked.append)
+    pace.make_room(pace.hurry, 1.0)
+    pace.make_room(pace.Brisk(), 2.0)
+    pace.make_room(Unhurried(), 3.0)
+    with pace.going_at(Unhurried()):
+        pace.breathe(4.0)
+    assert asked == [3.0, 4.0]

@@ -104,7 +104,8 @@ class ClassSubject:
         return BuildRequest(program.graph, self.config, tuple(m.name for m in program.mutations if m.name))
 
     def look_at_next(self) -> None:
-        """Have one of the next calls go the long way; some are looked at anyway."""
+        """Have the next call go the long way, and hear of it; some are looked at anyway."""
+        self._serving.curious = True
         self._serving.runner.rest()
 
     def sample(self, form: Hashable | None) -> Mapping[str, Array] | None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hotfuse.adaptive.ahead import import_ahead
 from hotfuse.adaptive.lineup import Lineup, Made
 from hotfuse.adaptive.maker import ASKED, Maker, may_find
 from hotfuse.adaptive.memory import Memory
@@ -39,7 +40,7 @@ from hotfuse.adaptive.state import State
 from hotfuse.adaptive.subject import Array, Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Revised, Target, base_of, form_of
 from hotfuse.errors import HotfuseError, WorkerError
-from hotfuse.pace import Brisk, Pace, Unhurried, imports
+from hotfuse.pace import Brisk, Pace, Unhurried, imports, make_room
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Build as BuiltUnits
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 STUCK_S = 5.0  # without a step of what is put into the cache
 MOST_TOLD = 16  # edits of a plan that nobody is sure of: those that may gain most
+LINK_S, BIND_S = 0.004, 0.01  # that it takes to link a build, and to make a candidate of it
 KILLED = ("died", "memory")  # causes of errors: of a proof they speak against its kernels
 
 
@@ -185,6 +187,8 @@ class Making:
         elif isinstance(base_of(target), Baked):
             sizes = self._lineup.made[base_of(target)].sizes
         self._maker.build(target, sizes, lambda result: self._later(decision, lambda: self._built(decision, sizes, result)))
+        if isinstance(target, Generic):
+            self._post(lambda: import_ahead(self._lineup.pace()))
 
     def _sizes(self, target: Baked) -> Sizes | None:
         """Those of a form; None until there was a call of it."""
@@ -203,9 +207,11 @@ class Making:
             lasting = "IllegalEdit" in str(result) and not is_revised
             self._tell(failed(decision, f"{type(result).__name__}: {result}", lasting))
             return
-        from hotfuse.runtime.kernels import link_kernels
-        from hotfuse.runtime.subgraph import fusions_of
+        with imports(self._lineup.pace()):
+            from hotfuse.runtime.kernels import link_kernels
+            from hotfuse.runtime.subgraph import fusions_of
 
+        make_room(self._lineup.pace(), LINK_S)
         target, build, generic = decision.target, result.build, self._lineup.generic
         if not isinstance(target, Generic) and generic is not None:
             build = replace(build, hoisted=generic.build.hoisted)
@@ -279,6 +285,7 @@ class Making:
 
     def _prepare(self, made: Made) -> None:
         if made is self._lineup.generic:
+            make_room(self._lineup.pace(), BIND_S)
             with contextlib.suppress(HotfuseError):  # whoever needs it meets it again
                 self._subject.prepare(made.build, made.kernels, self._lineup.pace())
 
@@ -314,6 +321,7 @@ class Making:
                     self._maker.reproduce(target, asked, verdict.unit, verdict.reason)
             self._tell(Disproved(time.monotonic(), target, decision.attempt, units, f"{names[0]}: {wrong[0].reason}"))
             return
+        make_room(self._lineup.pace(), BIND_S)
         self._lineup.candidate((*self._lineup.serving, target))
         self._go_at(Unhurried)  # what was found in the cache is there
         self._tell(Proved(time.monotonic(), target, decision.attempt))

@@ -35,7 +35,7 @@ _FASTCALL = 0x80
 _DATA, _RANK, _SIZES, _DTYPE, _FLAGS = 16, 24, 32, 56, 64  # bytes into an array
 _CONTIGUOUS = 1
 
-_IR = f"""
+ARRAY_CALL_IR = f"""
 define ptr @call(ptr %self, ptr %args, i64 %count) nounwind {{
   %words.at = getelementptr i8, ptr %self, i64 {_DATA}
   %w = load ptr, ptr %words.at
@@ -178,7 +178,7 @@ _MAKING = make_lock()
 def _method() -> _Method:
     with _MAKING:
         if not _MADE:
-            code = Code(object_of_ir(_IR, host_spec(), open_cache(Config())))
+            code = Code(object_of_ir(ARRAY_CALL_IR, host_spec(), open_cache(Config())))
             _MADE.append((code, _Method(b"call", code.address("call"), _FASTCALL, None)))
         return _MADE[0][1]
 

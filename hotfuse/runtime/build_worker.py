@@ -58,13 +58,34 @@ def _prepare(greeting: bytes) -> None:
     """Import what every request needs, so that a warm process answers at once."""
     from hotfuse.runtime.build_work import warm_up
 
-    threading.Thread(target=_import_originals, daemon=True).start()
+    threading.Thread(target=_get_ready, daemon=True).start()
     warm_up()
 
 
+def _get_ready() -> None:
+    """Beside the first build: LLVM leaves the interpreter free."""
+    _import_originals()
+    _make_fixed_code()
+
+
 def _import_originals() -> None:
-    """The original of some operators, which a proof would wait for and a build needs not: LLVM leaves the interpreter free."""
+    """The original of some operators, which a proof would wait for and a build needs not."""
     import scipy.special  # noqa: F401
+
+
+def _make_fixed_code() -> None:
+    """The code that belongs to no model. The process that serves finds it in the cache then, and loads no LLVM for it amid
+    calls."""
+    from hotfuse.config import Config
+    from hotfuse.hardware.spec import host_spec
+    from hotfuse.runtime.array_call import ARRAY_CALL_IR
+    from hotfuse.runtime.cache import open_cache
+    from hotfuse.runtime.driver_ir import driver_ir, timed_driver_ir
+    from hotfuse.runtime.objects import object_of_ir
+
+    cache = open_cache(Config())
+    for text in (driver_ir(), ARRAY_CALL_IR, timed_driver_ir()) if cache is not None else ():
+        object_of_ir(text, host_spec(), cache)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from hotfuse.runtime.capture_worker import answer, main
 from hotfuse.runtime.child import DIED, HUNG, MEMORY, START, TIMEOUT, ChildProcess
 from hotfuse.runtime.child import resident_bytes as resident_bytes
 from hotfuse.runtime.child_start import forked, spawned, why_not_fork
+from hotfuse.runtime.memory import give_back
 from hotfuse.runtime.parcel import unwrap
 from hotfuse.runtime.workers import IDLE_S, Job, Worker
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from hotfuse.frontends.torch_program import Trace
 
 HANG_S = 10.0  # in which a copy does nothing
+FORK_S = 0.035  # for every GiB
 _ADVICE = {
     TIMEOUT: " (capture_timeout_s); the model stays eager",
     MEMORY: " (max_capture_bytes); the model stays eager",
@@ -170,8 +172,10 @@ class CaptureProcess(ChildProcess):
         behind = not kind.urgent
         hello = json.dumps(_hello()).encode()
         if kind.copy:
-            if behind:
-                Unhurried().rest()  # not amid a call
+            if behind:  # not amid a call, and without what calls have freed: see docs/decisions/0021
+                Unhurried().rest()
+                Unhurried().make_room(FORK_S * resident_bytes(os.getpid()) / (1 << 30))
+                give_back()
             super().__init__(forked(main), "capture process", hello, behind, HANG_S)
         else:
             super().__init__(spawned("hotfuse.runtime.capture_worker"), "capture process", hello, behind)

@@ -176,6 +176,17 @@ class Captures:
                 from hotfuse.runtime.build_pool import wake_workers
 
             wake_workers(self.config, most=1)  # the capture needs the cores more than a second one
+            if not urgent:
+                self._import_ahead()
+
+    def _import_ahead(self) -> None:
+        """Import, while the capture process is at work, what its program will need here. A fork waits for imports: they come
+        in pieces."""
+        with contextlib.suppress(Exception):  # an error comes again where the program is served
+            with imports(self._pace()):
+                import hotfuse.runtime.torch_class  # noqa: F401
+            if self.family.adapt is not None:
+                self.family.adapt.import_ahead(self._pace())
 
     def _recalled(self, request: _Request) -> bool:
         """Whether the cache has the program of a request, which then serves."""

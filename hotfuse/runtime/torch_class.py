@@ -50,6 +50,7 @@ class ServedClass:
         self.proven = not runner.config.trial  # whether it has answered a call as the module itself did
         self.watcher: Watcher | None = None
         self.special: Shadow | Duel | None = None  # how some of its next calls are answered
+        self.curious = False  # whether the watcher wants to hear of the next one
         self._outdated = False
         self._live = live
         self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None

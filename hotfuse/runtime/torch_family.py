@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hotfuse.config import Config
 from hotfuse.events import EventLog
 from hotfuse.locks import make_lock
+from hotfuse.pace import Pace
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
     from hotfuse.runtime.torch_classes import ClassTable
     from hotfuse.runtime.torch_serving import Member
 
-    # what becomes of a class once it is captured
-    Adapt = Callable[["Family", str, ClassTable, ServedClass], None]
 
 SUBMODULE_CAPTURES = 64  # under one model, over all its submodules
+
+
+class Adapt(Protocol):
+    """What becomes of a class once it is captured."""
+
+    def __call__(self, family: Family, name: str, table: ClassTable, served: ServedClass) -> None: ...
+
+    def import_ahead(self, pace: Pace) -> None:
+        """Import what that needs, before there is a class: nobody waits for it then."""
 
 
 class Adapting(Protocol):

@@ -209,7 +209,8 @@ class Member:
                 self._renewed(served)
             if not isinstance(answer, Miss):
                 note_answer(served.program)
-                return _Answer(answer, served, special is not None) if proven else self._judge(served, answer, eager)
+                watched, found.curious = special is not None or found.curious, False
+                return _Answer(answer, served, watched) if proven else self._judge(served, answer, eager)
             missed = answer
         self._miss(missed.reason)
         return missed

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -118,6 +119,26 @@ def test_every_call_counts(tmp_path: Path) -> None:
     while subject.controller.state.calls - before < calls - 32 and time.monotonic() < deadline:  # type: ignore[attr-defined]
         time.sleep(0.05)
     assert calls - 32 <= subject.controller.state.calls - before <= calls + 32  # type: ignore[attr-defined]
+    fast.close()
+
+
+def test_who_wants_to_hear_of_a_call_hears_of_the_next(tmp_path: Path) -> None:
+    """Kernels for a form are built on the inputs of a call: whoever waits for one does not wait for sixteen."""
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), tier=1)
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
+        (subject,) = controls(fast).family.adapted
+        subject.controller.close()  # type: ignore[attr-defined]  # no tick asks for a call in between
+        x = torch.randn(7, 512)
+        for _ in range(40):  # a duel may be under way, whose calls are all looked at
+            fast(x)
+        assert subject.sample((x.shape,)) is None  # type: ignore[attr-defined]
+        subject.look_at_next()  # type: ignore[attr-defined]
+        fast(x)
+        found = subject.sample((x.shape,))  # type: ignore[attr-defined]
+    assert found is not None
+    assert np.array_equal(next(iter(found.values())), x.numpy())
     fast.close()
 
 

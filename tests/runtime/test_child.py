@@ -218,6 +218,7 @@ def test_its_priority_group_and_limits(toy: ChildProcess) -> None:
 def test_it_is_nice_before_it_is_up() -> None:
     made = ChildProcess(spawned(TOY))
     assert os.getpriority(os.PRIO_PROCESS, made.pid) == min(os.nice(0) + child.NICE, 19)
+    assert os.sched_getscheduler(made.pid) == os.SCHED_BATCH  # when it goes on it displaces nobody
     made.kill()
     made.forget()
 

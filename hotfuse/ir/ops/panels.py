@@ -21,7 +21,8 @@ from hotfuse.ir.types import BF16, F16, F32, TensorType, Type
 from hotfuse.pace import breathe
 
 Array = np.ndarray[Any, Any]
-PIECE_BYTES = 1 << 20  # of panels that are written in one go: half a millisecond
+PIECE_BYTES = 1 << 20  # of panels that are written in one go: half a millisecond,
+PIECE_S = 0.004  # or so long where memory is written for the first time and the system has to find it
 _LINE = 64  # bytes: vectors of a panel that cross a cache line cost twice
 
 
@@ -48,8 +49,8 @@ def pack(y: Array, out: Array | None = None, *, panel: int, last: int) -> Array:
     source = np.moveaxis(y[..., : whole * panel].reshape(*batch, k, whole, panel), -3, -2)
     step = max(1, PIECE_BYTES // max(1, k * panel * y.itemsize))
     for first in range(0, whole, step):
+        breathe(PIECE_S)
         target[..., first : first + step, :, :] = source[..., first : first + step, :, :]
-        breathe()
     if columns > whole * panel:
         rest = result[..., split:].reshape(*batch, k, columns - whole * panel)
         rest[..., : n - whole * panel] = y[..., whole * panel :]
