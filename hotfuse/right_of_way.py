@@ -1,7 +1,8 @@
 """Right of way: while a model answers, what works behind it stands still.
 
 A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes
-that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Where there is
+that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Callers stop
+them, and another thread, the usher, has them go on. Where there is
 hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, one at a time and
 in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.) Who works on what
 is in no hurry at all, like an audit, has one turn in four: calls lose a tenth while it runs.
@@ -11,7 +12,7 @@ early in a pause, as long as pauses were of late (`await_room`).
 
 State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
 those that are in no hurry, which of them were stopped, how busy the last moments were, how many turns there were, when the last
-call ended, and how long the last pauses and the last call were.
+call ended, how long the last pauses and the last call were, and the usher.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import contextlib
 import math
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -33,12 +35,16 @@ RARE = 4  # turns, of which those have one that are in no hurry
 PAUSES = 8  # that are remembered
 OVERDUE = 2.0  # times the longest of them: until then a call may begin at any moment
 SLIGHT = 0.1  # of a call's length: what is shorter slows it little, wherever it begins
+RETURN_S = 0.0002  # from the end of a call to its caller's next step
+IDLE_S = 30.0  # without a call behind which somebody works: the usher ends
+LINGER_S = 0.5  # between two pieces of work, for which calls still say so
 LOOK_S = 0.001  # between looks for room
 LONGEST_S = 0.25  # that anybody waits for it
 
 
 class RightOfWay:
-    """`active` while something works behind the models: only then do calls say when they begin and end."""
+    """`active` while something works behind the models, and a little longer: only then do calls say when they begin and end,
+    and what begins amid one that did not say so runs beside it."""
 
     def __init__(self) -> None:
         self.active = False
@@ -52,8 +58,10 @@ class RightOfWay:
         self._worker_in_turn: int | None = None
         self._threads = 0
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
-        self._ended_s = self._call_s = 0.0
+        self._ended_s = self._call_s = self._idle_s = 0.0
         self._pauses: deque[float] = deque(maxlen=PAUSES)
+        self._usher: threading.Thread | None = None
+        self._paused = threading.Event()
 
     @property
     def busy(self) -> bool:
@@ -76,6 +84,8 @@ class RightOfWay:
                 self._began_s = time.monotonic()
                 if self._ended_s:
                     self._pauses.append(self._began_s - self._ended_s)
+                if not (self._processes or self._threads) and self._began_s - self._idle_s > LINGER_S:
+                    self.active = False
                 if not self.crowded:
                     self._direct()
 
@@ -86,8 +96,8 @@ class RightOfWay:
                 self._ended_s = time.monotonic()
                 self._call_s = self._ended_s - self._began_s
                 self._busy_s += self._call_s
-                if not self.crowded:
-                    self._direct()
+                if not self.crowded and self._stopped:
+                    self._let_go_on()
 
     @contextlib.contextmanager
     def behind(self, process: int | None = None, rare: bool = False) -> Iterator[None]:
@@ -151,7 +161,7 @@ class RightOfWay:
             self._rare.discard(process)
             self._stop(process, False)
             self._direct()
-        self.active = bool(self._processes or self._threads)
+        self._idle_s = time.monotonic()
 
     def review(self) -> None:
         """Look back, now and then: called by whoever works behind the models, or waits for a process that does."""
@@ -168,6 +178,28 @@ class RightOfWay:
             ran = self._worker_in_turn or next(iter(self._processes), None)
             self._processes = [*(p for p in self._processes if p != ran), *(p for p in self._processes if p == ran)]
             self._direct()
+
+    def _let_go_on(self) -> None:
+        """Have processes go on when the caller has returned: whoever wakes one may have to leave it its core at once, for as
+        long as a tick. So another thread does it. Holds the lock."""
+        if self._usher is None or not self._usher.is_alive():
+            usher = threading.Thread(target=self._usher_on, name="hotfuse-usher", daemon=True)
+            try:
+                usher.start()
+            except RuntimeError:  # no more threads
+                self._direct()
+                return
+            self._usher = usher
+        self._paused.set()
+
+    def _usher_on(self) -> None:
+        while self._paused.wait(IDLE_S) or self._processes:
+            if self._paused.is_set():
+                self._paused.clear()
+                time.sleep(RETURN_S)
+                with self._lock:
+                    if self._calls == 0 and not self.crowded:
+                        self._direct()
 
     def _direct(self) -> None:
         """Stop those processes that are to stand still now, and have the others go on."""

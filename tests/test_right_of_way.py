@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -53,8 +54,43 @@ def test_a_process_stands_still_while_a_call_is_under_way() -> None:
             right.enter()
             assert is_stopped(process)
         assert not is_stopped(process)  # it is done: nobody would ever let it go on
-        assert not right.active
         right.leave()
+
+
+def test_calls_say_when_they_begin_for_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next piece of work may begin amid a call: one that did not say so would have it beside it to its end."""
+    right = RightOfWay()
+    with right.behind():
+        pass
+    with right.call():
+        assert right.active
+    monkeypatch.setattr("hotfuse.right_of_way.LINGER_S", 0.0)
+    with right.call():
+        assert not right.active
+
+
+def test_the_caller_is_not_the_one_who_has_processes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wakes a process may have to leave it its core, at the end of a call."""
+    sent: list[tuple[int, str]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((number, threading.current_thread().name)))
+    right = RightOfWay()
+    with right.behind(12345678):
+        with right.call():
+            pass
+        time.sleep(0.1)
+        assert sent == [(signal.SIGSTOP, threading.current_thread().name), (signal.SIGCONT, "hotfuse-usher")]
+
+
+def test_without_another_thread_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    right = RightOfWay()
+    with spinning() as process, right.behind(process):
+        with right.call():
+            assert is_stopped(process)
+        assert not is_stopped(process)
 
 
 def test_behind_calls_without_a_break_who_is_in_no_hurry_has_one_turn_in_four() -> None:
@@ -166,6 +202,7 @@ def test_a_process_goes_on_when_its_turn_was_interrupted(monkeypatch: pytest.Mon
             assert is_stopped(process)
             with monkeypatch.context() as patch:
                 patch.setattr(os, "kill", interrupted)
+                patch.setattr(right, "_let_go_on", right._direct)  # as where no other thread can be started
                 with pytest.raises(KeyboardInterrupt):
                     right.leave()
             assert is_stopped(process)

@@ -91,13 +91,13 @@ class ChildProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None, rare: bool = False) -> bytes:
-        """The answer to one request, in no hurry if it is `rare`. A process that does not give one within the limits is
-        killed."""
-        with RIGHT_OF_WAY.behind(self.pid, rare) if self._behind else contextlib.nullcontext():
-            return self._ask(request, timeout_s, memory_bytes, serve)
+    def at_work(self, rare: bool = False) -> contextlib.AbstractContextManager[None]:
+        """While it is asked something, in no hurry if that is `rare`, and a moment longer: it puts its tools away after its
+        answer."""
+        return RIGHT_OF_WAY.behind(self.pid, rare) if self._behind else contextlib.nullcontext()
 
-    def _ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None) -> bytes:
+    def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None) -> bytes:
+        """The answer to one request. A process that does not give one within the limits is killed."""
         limits = _Limits(timeout_s, time.monotonic() + PATIENCE * timeout_s, memory_bytes, ChildTime(self.pid))
         try:
             if not self._greeted:

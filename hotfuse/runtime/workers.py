@@ -125,7 +125,8 @@ class Worker:
                 if self.process is None or not self.process.alive:
                     self._rest()
                     self.process = self._start()
-                result = self._read(job, self.process, self._ask(job, self.process, request))
+                with self.process.at_work(job.kind in PATIENT):
+                    result = self._read(job, self.process, self._ask(job, self.process, request))
         except BaseException as error:  # this thread serves every model of the process and must go on
             result = error.with_traceback(None)  # which would hold this frame, and the job
         self._done(job, result)
@@ -142,7 +143,7 @@ class Worker:
             limit_s = min(limit_s, faults.HANG_S)
         if fault == "memory":
             limit_bytes = min(limit_bytes, resident_bytes(process.pid) + faults.ROOM_BYTES)
-        return process.ask(request, limit_s, limit_bytes, job.serve, job.kind in PATIENT)
+        return process.ask(request, limit_s, limit_bytes, job.serve)
 
     def _read(self, job: Job, process: ChildProcess, body: bytes) -> Any:
         try:
