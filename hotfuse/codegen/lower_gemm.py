@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from hotfuse.codegen.body import Body, Given, Limit, Product, Read, Step
 from hotfuse.codegen.body_axes import joined
 from hotfuse.codegen.chain import Inside, keep_inside
-from hotfuse.codegen.loop_order import ProductOrder, order_product
+from hotfuse.codegen.loop_order import LINE, ProductOrder, order_product
 from hotfuse.codegen.nest import Info, make_nest
 from hotfuse.codegen.schedule import coarsen, in_parts, inline, interchange, partition, peel, reorder, unroll
 from hotfuse.codegen.schedule_memory import fetch_for_another, prefetch
@@ -36,8 +36,9 @@ from hotfuse.codegen.tile import Access, Buffer, TileProgram
 from hotfuse.codegen.tile_loops import has_loop
 from hotfuse.codegen.widen import widen
 from hotfuse.errors import TileError
+from hotfuse.fusion.weaving import SHARE
 from hotfuse.hardware.spec import Spec
-from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, symbol
+from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, minimum, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import F32, F64, DType
@@ -194,7 +195,7 @@ def _program(
     if inside is None and f"{rows}.t" in grid:
         program = partition(program, f"{rows}.t")
     for one in fetched:
-        program = _fetch_for_another(program, product, rows, order, one, info)
+        program = _fetch_for_another(program, product, rows, order, one, info, spec.l2_bytes // (SHARE * len(fetched)))
     woven = [f"each step of k fetches {one.lines} lines of what is read beside it" for one in fetched]
     return replace(prune(program), notes=(order.reason, *woven))
 
@@ -245,9 +246,10 @@ def _fetch_next_panel(
 
 
 def _fetch_for_another(
-    program: TileProgram, product: Product, rows: str, order: ProductOrder, fetched: Fetched, info: Info
+    program: TileProgram, product: Product, rows: str, order: ProductOrder, fetched: Fetched, info: Info, room: int
 ) -> TileProgram:
-    """Over all steps of k of a task's tall tiles, the part of another kernel's input that the task's share of it is about."""
+    """Over all steps of k of a task's tall tiles, the part of another kernel's input that the task's share of it is about; no
+    more of it than `room` bytes."""
     if not has_loop(program, "k"):
         raise TileError("its sums have no steps that could fetch anything")
     task: Dim = 0
@@ -259,7 +261,9 @@ def _fetch_for_another(
     turn = floordiv(turn, order.rows)
     share = ceildiv(fetched.size, maximum(program.tasks, 1))
     steps = maximum(product.length, 1) * (order.chunk // order.rows)
-    each = ceildiv(share, steps * fetched.lines)
-    place = fetched.offset + task * share + (turn * product.length + symbol("k")) * fetched.lines * each
     buffer = Buffer(fetched.root, *info(fetched.root))
+    # where it is more than the steps can fetch, or than the cache holds, its first part: hardware follows no gaps
+    most = minimum(share, room // buffer.dtype.bytes)
+    each = minimum(LINE // buffer.dtype.bytes, ceildiv(most, steps * fetched.lines))
+    place = fetched.offset + task * share + (turn * product.length + symbol("k")) * fetched.lines * each
     return fetch_for_another(program, "k", buffer, place, each, fetched.lines, NEAREST)

@@ -6,8 +6,9 @@ the product's sums, so that memory streams amid arithmetic.
     woven                 the longer of    t(product) * (1 + LINE_COST * lines) + t(rows, read out of the second-level cache)
                                     and    what both ask of the memory
 
-The product's tasks are made so fine that a share stays in the cache. Measured by hand and as generated code
-(docs/decisions/0030); without the fetches nothing is gained, as a thread waits for its own loads.
+The product's tasks are made so fine that what is fetched stays in the cache. Where rows are longer than that, or than
+MOST_LINES a step can fetch, the first part of each share is fetched, and that part is gained. Measured by hand and as generated
+code (docs/decisions/0030); without the fetches nothing is gained, as a thread waits for its own loads.
 
 Legality: prefetches change no result, and tasks are independent, so any two groups that need not wait for each other may be
 woven. What is refused here would gain nothing: fetches go from front to back, and so must what they are made for.
@@ -16,7 +17,7 @@ woven. What is refused here would gain nothing: fetches go from front to back, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotfuse.fusion.analyzer import TILE_ROWS
@@ -33,8 +34,8 @@ from hotfuse.ir.types import TensorType
 
 LINE = 64
 LINE_COST = 0.015  # of a product's time, for each line that a step of its sums fetches
-MOST_LINES = 3  # with each step: with more, fetches wait for each other, and the product for them
-SHARE = 8  # one part in so many of the second-level cache is the most that is fetched ahead
+MOST_LINES = 3  # with each step: four gain no more, and hold up the product
+SHARE = 6  # one part in so many of the second-level cache is the most that is fetched ahead
 MOST_GRAIN = 3  # a task is one tile of rows then
 FEWEST_TASKS = 4  # of the product, for each thread
 
@@ -99,32 +100,39 @@ def weigh(first: Side, second: Side, legality: Legality, tasks_of: Callable[[Fus
         return streams
     spec, threads = place.spec, place.threads
     roots = {name: legality.layouts[name].root for name in streams}
-    far = {touch.name: touch for touch in rows.work.reads if touch.distance / threads > spec.l2_bytes}
-    streams = tuple(name for name in streams if roots[name] in far)
-    if not streams:
+    far = {touch.name: touch.bytes for touch in rows.work.reads if touch.distance / threads > spec.l2_bytes}
+    long = sorted((name for name in streams if roots[name] in far), key=lambda name: -far[roots[name]])[:MOST_LINES]
+    if not long:
         return Refusal("what it reads is near")
-    bytes = sum(far[roots[name]].bytes for name in streams)
     panel = next(node.attrs["panel"] for node in product.group.nodes if node.op == "panel_matmul")
     steps = max(1.0, product.work.products / (TILE_ROWS * panel))
-    fetches = tuple(Fetch(name, max(1, math.ceil(far[roots[name]].bytes / LINE / steps))) for name in streams)
-    lines = sum(fetch.lines for fetch in fetches)
-    if lines > MOST_LINES:
-        return Refusal(f"each step of the product's sums would have to fetch {lines} lines; {MOST_LINES} are the most that pay")
+    fetches = _fetches({name: far[roots[name]] / LINE / steps for name in long})
+    fetched = sum(min(far[roots[fetch.value]], fetch.lines * LINE * steps) for fetch in fetches)
     for grain in range(product.group.grain, max(product.group.grain, MOST_GRAIN) + 1):
         made = replace(product.group, grain=grain)
         tasks = tasks_of(made)
-        if bytes / tasks <= spec.l2_bytes / SHARE:
+        if fetched / tasks <= spec.l2_bytes / SHARE:
             break
-    else:
-        return Refusal(f"{bytes / tasks:,.0f} bytes behind each of the product's tasks do not stay in the cache")
+    fetched = min(fetched, tasks * spec.l2_bytes / SHARE)
     if tasks < FEWEST_TASKS * threads:
         return Refusal(f"the product has {tasks:,.0f} tasks for {threads} threads")
-    after_s = _after_s(product, rows, {roots[name] for name in streams}, bytes / tasks, lines, place)
-    woven = replace(made, fetches=fetches, parts=(product.group,))
-    return Weave(woven, product.seconds + rows.seconds, after_s)
+    part = fetched / sum(far[roots[name]] for name in long)
+    after_s = _after_s(product, rows, {roots[name] for name in long}, fetches, part, fetched / tasks, place)
+    return Weave(replace(made, fetches=fetches, parts=(product.group,)), product.seconds + rows.seconds, after_s)
 
 
-def _after_s(product: Side, rows: Side, fetched: set[str], share: float, lines: int, place: Place) -> float:
+def _fetches(needed: Mapping[str, float]) -> tuple[Fetch, ...]:
+    """Lines of each value with every step, as many as are needed or else as pay."""
+    lines = {name: max(1, math.ceil(each)) for name, each in needed.items()}
+    while sum(lines.values()) > MOST_LINES:
+        most = max(lines, key=lambda name: lines[name])
+        lines[most] -= 1
+    return tuple(Fetch(name, each) for name, each in lines.items())
+
+
+def _after_s(
+    product: Side, rows: Side, fetched: set[str], fetches: Sequence[Fetch], part: float, share: float, place: Place
+) -> float:
     rates, threads = place.rates, place.threads
 
     def near(touch: Touch) -> Touch:
@@ -132,9 +140,10 @@ def _after_s(product: Side, rows: Side, fetched: set[str], share: float, lines: 
 
     bound = roofline(rows.work, rates, threads)
     nearer = roofline(replace(rows.work, reads=tuple(map(near, rows.work.reads))), rates, threads)
-    rows_s = rows.seconds * min(1.0, nearer.seconds / max(bound.seconds, 1e-12))
+    spared_s = part * rows.seconds * max(0.0, 1 - nearer.seconds / max(bound.seconds, 1e-12))
+    product_s = product.seconds * (1 + LINE_COST * sum(fetch.lines for fetch in fetches))
     memory_s = roofline(product.work, rates, threads).memory_s + bound.memory_s
-    return max(product.seconds * (1 + LINE_COST * lines) + rows_s, memory_s)
+    return max(product_s + rows.seconds - min(spared_s, product.seconds), memory_s)  # it hides no more than it takes itself
 
 
 def unwoven(group: Fused) -> Fused:

@@ -128,14 +128,14 @@ def bind(
 
 
 def _woven(parts: Sequence[Part], made: Sequence[Bound]) -> dict[int, int]:
-    """The places of parts that fetch for the only part of another unit in their row, and of those, where none of the two waits
-    for what the other one or something between them does."""
+    """The places of parts that fetch for the only part of another unit in their row, and of those, where that reads something
+    that they fetch and none of the two waits for what the other one or something between them does."""
     found: dict[int, int] = {}
     for place, part in enumerate(parts):
         if not part.fetches or not part.row:
             continue
         others = [at for at, other in enumerate(parts) if other.row == part.row and other.nodes is not part.nodes]
-        if len(others) != 1:
+        if len(others) != 1 or set(parts[others[0]].recipe.reads).isdisjoint(part.recipe.reads):
             continue
         first, last = sorted((place, others[0]))
         if not any(made[at].barrier for at in range(first, last)):

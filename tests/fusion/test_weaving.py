@@ -13,7 +13,7 @@ from hotfuse.fusion.engine import BESIDE, WOVEN, Engine, Planner
 from hotfuse.fusion.grouping import Grouping, make_plan, name_of
 from hotfuse.fusion.legality import Refusal
 from hotfuse.fusion.rules import Fetch, Fused
-from hotfuse.fusion.weaving import MOST_LINES, Weave, streams_of, unwoven
+from hotfuse.fusion.weaving import MOST_GRAIN, MOST_LINES, Weave, streams_of, unwoven
 from hotfuse.fusion.why import why
 from hotfuse.hardware.model import Model
 from hotfuse.hardware.pairs import STRIPS
@@ -108,20 +108,41 @@ def test_what_is_near_is_not_fetched() -> None:
     assert reason(beside(folded, (64, 256), (16, 64, 64))) == "what it reads is near"
 
 
-def test_too_much_for_a_product() -> None:
-    assert f"{MOST_LINES} are the most" in reason(beside(folded, (40960, 1024)))
+def test_of_rows_too_long_for_a_product_a_part_is_fetched() -> None:
+    long, longer = (engine(beside(folded, (rows, 1024))) for rows in (40960, 81920))
+    first, second = long.weave(*items(long)), longer.weave(*items(longer))
+    assert isinstance(first, Weave)
+    assert isinstance(second, Weave)
+    assert first.product == second.product
+    assert first.product.fetches == (Fetch("long", MOST_LINES),)
+    product, _ = items(longer)
+    assert 0 < second.before_s - second.after_s <= longer.seconds(product)  # no more is hidden than there is to hide behind
+
+
+def test_of_many_inputs_the_longest_are_fetched() -> None:
+    def make(b: GraphBuilder, x: Value) -> Value:
+        for number in range(4):
+            x = b.add("mul", x, rows(b, 6144, 1024, name=f"other{number}"))
+        return folded(b, x)
+
+    found = verdict(beside(make))
+    assert isinstance(found, Weave)
+    assert [fetch.lines for fetch in found.product.fetches] == [1] * MOST_LINES
 
 
 def test_a_product_of_few_tasks() -> None:
     assert "tasks for 2 threads" in reason(beside(folded, (112, 1024), (8, 16384, 336)))
 
 
-def test_shares_that_no_cache_holds() -> None:
+def test_of_shares_that_no_cache_holds_a_part_is_fetched() -> None:
     found = beside(folded)
-    made = Engine(found.graph, found.graph.values, found.layouts, Planner(MODEL, replace(PLACE, l2_bytes=1 << 16), {}))
-    refusal = made.weave(*items(made))
-    assert isinstance(refusal, Refusal)
-    assert "do not stay in the cache" in refusal.reason
+    small = replace(PLACE, l2_bytes=1 << 16)
+    made = Engine(found.graph, found.graph.values, found.layouts, Planner(MODEL, small, {}))
+    whole, part = verdict(found), made.weave(*items(made))
+    assert isinstance(whole, Weave)
+    assert isinstance(part, Weave)
+    assert whole.product.grain < part.product.grain == MOST_GRAIN
+    assert whole.after_s < part.after_s < part.before_s
 
 
 def test_two_products_are_not_woven() -> None:

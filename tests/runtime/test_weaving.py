@@ -245,3 +245,51 @@ def test_few_tasks_and_a_unit_by_itself_are_not_woven() -> None:
     alone = [replace(group, row=0) for group in groups_of(graph, 1, 1)]
     assert woven_steps(made(graph, alone, 2)[0], given) == 0
     assert woven_steps(made(graph, groups_of(graph, 1, 1), 2)[0], given) == 1
+
+
+def test_of_more_than_the_steps_or_the_cache_can_have_the_first_part_is_fetched() -> None:
+    graph = model("sum", 128, 64, 96, 60000, 256)
+    product = next(group for group in groups_of(graph, 0, 2) if group.kind == "product")
+    for spec in (host_spec(), replace(host_spec(), l2_bytes=6 << 10)):
+        (recipe, *_) = lower(graph, graph.values, layouts(graph, graph.values), product, spec)
+        buffer = recipe.program.arguments[recipe.arguments.index("y")].name
+        places = fetched(recipe.program, buffer, {})
+        share = -(-60000 * 256 // len(places))
+        for task, found in enumerate(places):
+            lines = sorted({place // 16 for place in found})
+            assert found[0] == task * share
+            assert lines == list(range(lines[0], lines[-1] + 1))  # without gaps
+            assert len(lines) <= len(found)
+        if spec is not host_spec():
+            assert all(max(found) - min(found) <= (1 << 10) // 4 + len(found) for found in places[1:])
+
+
+def test_the_kernels_of_one_product_do_not_wait_for_each_other() -> None:
+    """Whole panels and the narrow last one are kernels of their own that write one result; what reads it waits for both."""
+    b = GraphBuilder()
+    x, w, v = (b.input(name, tensor(F32, *shape)) for name, shape in (("x", (96, 64)), ("w", (64, 100)), ("v", (100, 100))))
+    graph = native_graph(b.build([b.add("matmul", b.add("matmul", x, w), v)]), host_spec())
+    feeds = [np.random.default_rng(n).standard_normal(s, np.float32) for n, s in enumerate(((96, 64), (64, 100), (100, 100)))]
+    executor, _ = made(graph, groups_of(graph, 0, 1, is_woven=False), 2)
+    bound = executor.bound(tuple(map(NUMPY.type_of, feeds)))
+    (segment,) = [step.function for step in bound.steps if isinstance(step.function, Segment)]
+    nodes = [part.nodes for part in segment.parts]
+    products = [at for at, part in enumerate(segment.parts) if part.recipe.program.name == "product"]
+    first = [at for at in products if nodes[at] is nodes[products[0]]]
+    assert len(first) == 2
+    assert not segment._steps[first[0]].barrier
+    assert any(step.barrier for step in segment._steps[first[1] : products[2]])
+    exact = feeds[0].astype(np.float64) @ feeds[1] @ feeds[2]
+    for _ in range(50):
+        assert close_to_exact(executor.run(feeds)[0], feeds[0] @ feeds[1] @ feeds[2], exact)
+
+
+def test_rows_that_happen_to_have_the_same_number_are_not_woven() -> None:
+    """As where units of two plans serve together."""
+    graph, feeds = model("sum", 96, 64, 96, 400, 64), inputs(3, 96, 64, 96, 400, 64)
+    given = [feeds[name] for name in graph.inputs]
+    groups = [replace(g, fetches=(Fetch("z", 1),)) if g.fetches else g for g in groups_of(graph, 1, 1)]
+    executor, _ = made(graph, groups, 2)
+    assert woven_steps(executor, given) == 0
+    for got, want in zip(executor.run(given), eager("sum", feeds, torch.float32), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
