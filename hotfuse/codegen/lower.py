@@ -13,7 +13,7 @@ from hotfuse.codegen.body_builder import BodyBuilder, make_body
 from hotfuse.codegen.chain import Inside, chain
 from hotfuse.codegen.loop_order import chain_rows
 from hotfuse.codegen.lower_attention import Operands, lower_attention
-from hotfuse.codegen.lower_gemm import Packing, lower_gemm
+from hotfuse.codegen.lower_gemm import Fetched, Packing, lower_gemm
 from hotfuse.codegen.lower_pack import lower_pack
 from hotfuse.codegen.lower_rows import lower_rows
 from hotfuse.codegen.recipe import Recipe
@@ -39,7 +39,8 @@ def lower(
 ) -> tuple[Recipe, ...]:
     """The recipes of a group, which may run side by side, or TileError saying why it has none. A group like one in `known`, of
     the same spec, is not lowered again."""
-    names = list(dict.fromkeys(n for node in group.nodes for n in (*node.uses, *node.outputs)))
+    names = [n for node in group.nodes for n in (*node.uses, *node.outputs)]
+    names = list(dict.fromkeys((*names, *(fetch.value for fetch in group.fetches))))
     outputs = results_of(group, graph, layouts)
     renamed = _Renamed(values, layouts, names, outputs)
     roots = {short: root for root, short in renamed.roots.items()}
@@ -146,7 +147,8 @@ def _form(group: Fused, number: Mapping[str, int]) -> Hashable:
         for node in group.nodes
     )
     links = tuple(_form(link, number) for link in group.links)
-    return group.kind, nodes, group.folded, group.reverse, group.placed, group.grain, group.variant, links
+    fetches = tuple((number[fetch.value], fetch.lines) for fetch in group.fetches)
+    return group.kind, nodes, group.folded, group.reverse, group.placed, group.grain, group.variant, links, fetches
 
 
 def _rows(
@@ -185,7 +187,9 @@ def _product(
     attrs = node.attrs
     n = names.dim(attrs["columns"][0])
     packing = Packing(names.layout(node.inputs[1]), a.shape[-1], n, attrs["panel"], attrs["last"])
-    dtype, made = names.type(node.id).dtype, (group.grain, group.variant)
+    seen = [(names.layout(fetch.value), fetch.lines) for fetch in group.fetches]
+    fetched = [Fetched(layout.root, layout.offset, numel(layout.shape), lines) for layout, lines in seen]
+    dtype, made = names.type(node.id).dtype, (group.grain, group.variant, fetched)
     return lower_gemm("product", a, packing, dtype, body, names.info, spec, inside, *made)
 
 

@@ -38,6 +38,49 @@ def prefetch(program: TileProgram, var: str, at: Access, level: int = 2) -> Tile
     return put(program, loop, (replace(loop, body=(Prefetch(at, level), *loop.body)),))
 
 
+def fetch_for_another(
+    program: TileProgram, var: str, buffer: Buffer, place: Dim, each: Dim, lines: int, level: int = 2
+) -> TileProgram:
+    """Each turn of a loop brings memory nearer that this program never reads: another one does, right after a task of this one
+    and on the same thread.
+
+    before    for k in K { body }     after    for k in K { prefetch b[place]     prefetch b[place + each] ...     body }
+    requires  an input that is new, or one that is there and is the same; at least one line; and dims that are known in the
+              loop. No result changes: a prefetch may name memory that is not there
+    """
+    if lines < 1:
+        raise TileError(f"{lines} lines are none")
+    known = {b.name: b for b in program.buffers}
+    if buffer.kind != "input" or known.get(buffer.name, buffer) != buffer:
+        raise TileError(f"{buffer.name} is no input that another program may read, or not the one that is there")
+    if buffer.name not in known:
+        program = replace(program, buffers=(*program.buffers, buffer))
+    new = {s.name for s in symbols_of((buffer.size,))} - set(program.sizes)
+    program = replace(program, sizes=(*program.sizes, *sorted(new)))
+    loop = find_loop(program, var)
+    around = _variables_around(program, loop)
+    strangers = {s.name for s in symbols_of((place, each))} - around - set(program.sizes)
+    if strangers:
+        raise TileError(f"{', '.join(sorted(strangers))} is not known in the loop over {var}")
+    fetches = tuple(Prefetch(Access(buffer.name, place + each * i, 0, 1, (1, 1)), level) for i in range(lines))
+    return put(program, loop, (replace(loop, body=(*fetches, *loop.body)),))
+
+
+def _variables_around(program: TileProgram, loop: For) -> set[str]:
+    """The variables of the grid, of a loop, and of the loops around it."""
+
+    def path(body: Iterable[Instruction]) -> set[str] | None:
+        for it in body:
+            if it is loop:
+                return {loop.var}
+            found = path(it.body) if isinstance(it, For) else None
+            if found is not None and isinstance(it, For):
+                return {it.var, *found}
+        return None
+
+    return {axis.var for axis in program.grid} | (path(program.body) or set())
+
+
 def stream(program: TileProgram, buffer: str) -> TileProgram:
     """Stores to an output go past the caches: it is so large that nothing of it would be there when it is read.
 

@@ -125,6 +125,10 @@ class Analyzer:
             _cut(points, tasks),
         )
 
+    def tasks_of(self, group: Fused) -> float:
+        """How many pieces threads can share."""
+        return self.work(group).tasks
+
     def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:
         """How many points lie side by side: all, where each of them has elements of its own wherever something is read."""
         if not domain:

@@ -31,6 +31,7 @@ from hotfuse.fusion.edits import apply
 from hotfuse.fusion.legality import Legality, Refusal
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.fusion.weaving import Place, Side, Weave, weigh
 from hotfuse.hardware.model import Model
 from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, STRIPS, Edit
 from hotfuse.hardware.prior import Bound, roofline
@@ -45,7 +46,7 @@ MOST_ROUNDS = 64
 MOST_UNSURE = 64  # edits that are told: a build carries them, and traffic tries one at a time
 LEAST_SHARED_S = 5e-6  # of a group that one thread has for itself, where nobody measured what handing a part of it over costs
 LEAST_TURNED_S = 0.2e-6  # gained by what turns elements on their way: of less a roofline knows nothing
-BESIDE = "beside"  # the strategy of an order
+BESIDE, WOVEN = "beside", "woven"  # the strategies of an order
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,22 +212,42 @@ class Engine:
 
     def ordered(self) -> list[Fused]:
         """The groups, those next to each other that are to run side by side."""
-        planner, rows = self._planner, dict[Item, int]()
+        planner, made = self._planner, dict[Item, Fused]()
         threads, rates = planner.model.threads, planner.model.rates
-        if threads == 1 or not planner.complements:
+        if not planner.complements:
             return self.draft.groups
 
         def found(pair: Pair) -> None:
-            rows.update(dict.fromkeys(pair.items, 1 + len(rows) // 2))
+            row = 1 + len(made) // 2
+            made.update({item: replace(item.group, row=row) for item in pair.items if item.group is not None})
+            if pair.woven is not None:
+                made[pair.items[0]] = replace(pair.woven, row=row)
             works = [self._works[item] for item in pair.items]
             scores = score(works, [roofline(work, rates, threads) for work in works], works, planner.spec, threads)
             names = tuple(item.name for item in pair.items)
-            self._steps.append(Step(BESIDE, names, names, pair.before_s, pair.after_s, 0.0, scores))
+            how = BESIDE if pair.woven is None else WOVEN
+            self._steps.append(Step(how, names, names, pair.before_s, pair.after_s, 0.0, scores))
 
         items = [item for item in self.draft if item.group is not None]
         paces = {i: pace_of(self._works[i], self._seconds[i], rates, threads) for i in items}
-        order = arrange(self.draft, paces, found)
-        return [replace(item.group, row=rows.get(item, 0)) for item in order if item.group is not None]
+        order = arrange(self.draft, paces, found, self._woven, threads)
+        return [made.get(item, item.group) for item in order if item.group is not None]
+
+    def _woven(self, first: Item, second: Item) -> Pair | None:
+        found = self.weave(first, second)
+        if isinstance(found, Refusal):
+            return None
+        is_first = first.group is not None and first.group.kind == "product"
+        return Pair((first, second) if is_first else (second, first), found.before_s, found.after_s, found.product)
+
+    def weave(self, first: Item, second: Item) -> Weave | Refusal:
+        """What weaving two items would do that need not wait for each other, or why it would gain nothing."""
+        sides = [Side(item.group, self._works[item], self._seconds[item]) for item in (first, second) if item.group is not None]
+        if len(sides) != 2:
+            return Refusal("tier 0 runs one of both")
+        planner, model = self._planner, self._planner.model
+        place = Place(planner.spec, model.rates, model.threads)
+        return weigh(sides[0], sides[1], self._legality, self._analyzer.tasks_of, place)
 
     def seconds(self, item: Item) -> float:
         """What an item is predicted to take; 0 where it has no native code."""

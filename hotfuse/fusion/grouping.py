@@ -16,6 +16,7 @@ from hotfuse.fusion.chains import find_joints, make_chains
 from hotfuse.fusion.engine import Engine, Planned, Planner, Revision
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.fusion.weaving import unwoven
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
@@ -82,9 +83,12 @@ def _edited(
 ) -> list[Fused]:
     """Groups with some of them merged, and others taken apart."""
     known = {name_of(group): group for group in groups}
-    strangers = sorted({*grouping.apart, *(n for names in grouping.merged for n in names)} - set(known))
+    named = {*grouping.apart, *(n for names in grouping.merged for n in names)}
+    strangers = sorted(named - set(known))
     if strangers:
         raise IllegalEdit(f"there is no group {', '.join(strangers)}; it may be part of another one")
+    broken = {known[name].row for name in named}  # what was woven with one that is another now is so no more
+    known = {name: unwoven(group) if group.row in broken else group for name, group in known.items()}
     made: dict[str, list[Fused]] = {name: [group] for name, group in known.items()}
     for name in grouping.apart:
         made[name] = _parts(known[name], graph, values, layouts)

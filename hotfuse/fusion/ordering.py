@@ -1,11 +1,13 @@
-"""Ordering: groups that do not need each other and spend their time on different things are put next to each other, and run
-side by side: one thread computes while another waits for memory, or each has a task where there is but one.
+"""Ordering: groups that do not need each other and spend their time on different things are put next to each other. They run
+woven, each thread both at once (`fusion/weaving`), or side by side: one thread computes while another waits for memory, or each
+has a task where there is but one.
 
     alone, of a team     t(x) + t(y)
     side by side         s * min(t1(x), t1(y)), one thread each, then the rest of the longer one, of a team
                          s = what both ask of the memory at once, where that is more than it gives
 
-t1 are times of one thread. Who is done first helps the other (`runtime/driver`), so a wrong guess costs little.
+t1 are times of one thread. Who is done first helps the other (`runtime/driver`), so a wrong guess costs little. One thread
+alone has nobody to run beside, but weaves.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hotfuse.fusion.draft import Draft, Item
+from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.prior import roofline
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import Work
@@ -34,11 +37,17 @@ class Pace:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two items that are to run side by side, and what that is to gain."""
+    """Two items that are to run side by side, and what that is to gain. With `woven`, the first is a product, which is to be
+    that one."""
 
     items: tuple[Item, Item]
     before_s: float
     after_s: float
+    woven: Fused | None = None
+
+    @property
+    def gain_s(self) -> float:
+        return self.before_s - self.after_s
 
 
 def pace_of(work: Work, team_s: float, rates: Rates, threads: int) -> Pace:
@@ -57,26 +66,39 @@ def beside_s(first: Pace, second: Pace) -> float:
     return together + left * longer.team_s
 
 
-def arrange(draft: Draft, paces: Mapping[Item, Pace], found: Callable[[Pair], None]) -> list[Item]:
-    """The items of a draft in an order in which those that gain most by it are next to each other; each is told."""
+def no_weave(first: Item, second: Item) -> Pair | None:
+    return None
+
+
+def arrange(
+    draft: Draft,
+    paces: Mapping[Item, Pace],
+    found: Callable[[Pair], None],
+    weave: Callable[[Item, Item], Pair | None] = no_weave,
+    threads: int = 2,
+) -> list[Item]:
+    """The items of a draft in an order in which those that gain most by it are next to each other; each is told. `weave` says
+    what two items gain that way."""
     order = list(draft)
     taken: set[Item] = set()
     for place in range(len(order)):
         first = order[place]
         if first not in paces or first in taken or paces[first].one_s < LEAST_S:
             continue
-        best: tuple[float, int, Pair] | None = None
+        best: tuple[int, Pair] | None = None
         for at in _movable(draft, order, place):
             second = order[at]
             if second not in paces or second in taken or paces[second].one_s < LEAST_S:
                 continue
             before = paces[first].team_s + paces[second].team_s
-            after = beside_s(paces[first], paces[second])
-            if before - after > LEAST_GAIN * before and (best is None or before - after > best[0]):
-                best = before - after, at, Pair((first, second), before, after)
+            beside = Pair((first, second), before, beside_s(paces[first], paces[second]) if threads > 1 else before)
+            for pair in (beside, weave(first, second)):
+                if pair is not None and pair.gain_s > max(LEAST_GAIN * before, 0.0 if best is None else best[1].gain_s):
+                    best = at, pair
         if best is not None:
-            _, at, pair = best
+            at, pair = best
             order.insert(place + 1, order.pop(at))
+            order[place : place + 2] = pair.items
             taken.update(pair.items)
             found(pair)
     return order

@@ -55,6 +55,15 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Fetch:
+    """A value that another group goes through from front to back, and how many of its lines each step of a product's sums
+    brings near meanwhile (`fusion/weaving`)."""
+
+    value: str
+    lines: int
+
+
+@dataclass(frozen=True)
 class Fused:
     """Nodes that become one kernel: `kind` says which, `domain` the points it computes, `folded` the axes that it reduces or
     runs along, from their ends where `reverse`."""
@@ -71,6 +80,7 @@ class Fused:
     variant: str = ""  # other loops than those that a model of bytes chooses (`fusion/variants`)
     team: int = 0  # threads of its plan: 1, all of them (ALL), or as many as the amount of work speaks for (0)
     row: int = 0  # groups that follow each other and have the same number here, not 0, run side by side
+    fetches: tuple[Fetch, ...] = ()  # of a product that is woven with the other group of its row: what that reads
     parts: tuple[Fused, ...] = ()  # the groups that it was made of: what serves where it cannot be made
 
     @property

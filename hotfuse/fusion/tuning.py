@@ -26,6 +26,7 @@ from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine, Planned, Planner, Step, Weighed
 from hotfuse.fusion.rules import ALL, Fused
 from hotfuse.fusion.strategies import Policy, context_of, new_policy, reward
+from hotfuse.fusion.weaving import unwoven
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
 
@@ -98,7 +99,7 @@ class _Tuner:
         engine = self._engine(None)
         ruled, predicted = list(engine.draft.groups), engine.run()
         planner, found = self._planner, [(list(predicted.groups), predicted.steps)]
-        starts = list(self._starts([replace(group, row=0) for group in predicted.groups]))
+        starts = list(self._starts([unwoven(group) for group in predicted.groups]))
         for place, (groups, threads, steps) in enumerate(starts):
             self._planner = replace(planner, model=replace(planner.model, threads=threads))
             self._steps = [*predicted.steps, *steps]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotfuse.errors import InputError
 from hotfuse.fusion.draft import Item
-from hotfuse.fusion.engine import BESIDE, Engine, Planned, Step
+from hotfuse.fusion.engine import BESIDE, WOVEN, Engine, Planned, Step
 from hotfuse.fusion.legality import Refusal
 from hotfuse.hardware.pairs import SAME
 from hotfuse.ir.graph import Graph
@@ -46,7 +46,18 @@ def why(engine: Engine, planned: Planned, first: str, second: str) -> Why:
         return Why((first, second), True, _story(planned, one))
     lines = _verdicts(engine, one, other)
     beside = [str(step) for step in planned.steps if set(step.made) == {one.name, other.name}]
-    return Why((first, second), False, (*lines, *beside))
+    return Why((first, second), False, (*lines, *(beside or _unwoven(engine, one, other))))
+
+
+def _unwoven(engine: Engine, one: Item, other: Item) -> list[str]:
+    """Why a product and something else are not woven; nothing of two that nobody would weave."""
+    if sum(item.group is not None and item.group.kind == "product" for item in (one, other)) != 1:
+        return []
+    verdict = engine.weave(one, other)
+    if isinstance(verdict, Refusal):
+        return [f"{WOVEN}: gains nothing, for {verdict.reason}"]
+    gain = f"{WOVEN}: predicted {1e6 * verdict.before_s:.4g} us to {1e6 * verdict.after_s:.4g} us"
+    return [f"{gain}; too little, too far apart, or one of both needs the other or is woven already"]
 
 
 def _item_of(engine: Engine, node: str) -> Item | None:
@@ -60,7 +71,7 @@ def _story(planned: Planned, item: Item) -> tuple[str, ...]:
     """The edits that an item came of, and what the rules had made one before."""
     wanted, found = {item.name}, list[Step]()
     for step in reversed(planned.steps):
-        if step.strategy != BESIDE and wanted & set(step.made):
+        if step.strategy not in (BESIDE, WOVEN) and wanted & set(step.made):
             found.append(step)
             wanted |= set(step.groups)
     begun = "the rules make one of them: each reads the one before it, and nobody else does"

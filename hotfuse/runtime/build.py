@@ -38,13 +38,15 @@ Sizes = tuple[tuple[str, int], ...]  # of the symbols of a main graph, by name
 @dataclass(frozen=True)
 class Unit:
     """Nodes that became kernels together, by id, and the kernels' recipes. Units of the same `row`, not 0, that follow each
-    other run side by side. `team`, not 0, are the threads that its plan was measured to be fastest with."""
+    other run side by side. `team`, not 0, are the threads that its plan was measured to be fastest with. One that `fetches` for
+    the other unit of its row is woven with it."""
 
     kind: str
     nodes: tuple[str, ...]
     recipes: tuple[Recipe, ...]
     row: int = 0
     team: int = 0
+    fetches: bool = False
 
     @property
     def name(self) -> str:

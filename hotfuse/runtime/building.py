@@ -106,14 +106,14 @@ class _Builder:
         self._graph, self._places, self._spec, self._config, self._make = graph, places, spec, config, make
         self._known = {s.name for n in (*graph.inputs, *graph.weights) for s in symbols_of(_dims(graph.type(n)))}
         self._lowered: Known = {}
-        self._tried: set[tuple[str, tuple[str, ...]]] = set()
+        self._tried: set[tuple[Any, ...]] = set()
         self.units: list[Unit] = []
         self.reasons: dict[str, str] = {}
         self.lasting = True
 
     def add(self, group: Fused) -> None:
         """Make a group's recipes and code. One of several that cannot be made is made part by part, each of them once."""
-        key = group.variant, tuple(node.id for node in group.nodes)
+        key = group.variant, group.fetches, tuple(node.id for node in group.nodes)
         if key in self._tried:
             return
         self._tried.add(key)
@@ -125,7 +125,7 @@ class _Builder:
             used = tuple(replace(r, program=edited(r.program, self._config.tiles)) for r in recipes)
             for recipe in used:
                 self._make(recipe.program)
-            self.units.append(Unit(group.kind, self._with_views(group), used, group.row, group.team))
+            self.units.append(Unit(group.kind, self._with_views(group), used, group.row, group.team, bool(group.fetches)))
         except Exception as error:  # no defect of the generator may keep a model from answering
             if not isinstance(error, TileError | CodegenError):
                 self.lasting = False

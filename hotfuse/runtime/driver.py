@@ -31,7 +31,7 @@ PAGE = 4096
 _LINE = 64
 _WORD = 8
 _STEPS = 3 * _LINE  # where a job's steps begin, after its own words
-_STEP_WORDS = 10
+_STEP_WORDS = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class Step:
     """`function` and `table` are addresses that the caller keeps valid. `barrier`: later steps read what this one wrote.
     Each thread has a share of every `every` tasks (0: of all of them), cut at multiples of `unit`, for its own. Steps that
     follow each other without a barrier and have the same `row`, not 0, run side by side: each thread begins with another
-    `member`."""
+    `member`. A step that is woven with the `other` one, with no barrier between both, runs that one's tasks too: behind each
+    task of its own as many as that is of all."""
 
     function: int
     table: int
@@ -50,6 +51,7 @@ class Step:
     unit: int = 1
     row: int = 0
     member: int = 0  # steps of one unit have the same
+    other: int = -1  # the place of a step, or none
 
 
 def rows_of(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
@@ -67,10 +69,24 @@ def rows_of(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
     return found
 
 
+def woven_of(steps: Sequence[Step]) -> dict[int, int]:
+    """The places of steps that are woven with another one, and of those. A step without tasks runs no others either."""
+    found: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        if step.other < 0 or not step.tasks:
+            continue
+        first, last = sorted((number, step.other))
+        is_there = last < len(steps) and number != step.other and steps[step.other].other < 0
+        if not is_there or step.other in found.values() or any(each.barrier for each in steps[first:last]):
+            raise VerifyError(f"step {number} cannot be woven with step {step.other}: {step}")
+        found[number] = step.other
+    return found
+
+
 class Job:
     """Steps as the driver reads them, with counters, and scratch for each of `threads` threads. Used by one call at a time."""
 
-    __slots__ = ("_memory", "_scratch", "address", "scratch_stride", "steps", "threads")
+    __slots__ = ("_memory", "_scratch", "address", "scratch_stride", "steps", "threads", "woven")
 
     def __init__(self, steps: Sequence[Step], threads: int, scratch_bytes: int = 0) -> None:
         if threads < 1 or scratch_bytes < 0:
@@ -79,10 +95,12 @@ class Job:
             whole = step.every == 0 or (step.every > 0 and step.tasks % step.every == 0)
             if not step.function or step.tasks < 0 or step.chunk < 1 or not whole or not _divides(step):
                 raise VerifyError(f"step {number} cannot run: {step}")
+        woven = woven_of(steps)
         counters = _rounded(_STEPS + _STEP_WORDS * _WORD * len(steps), _LINE)
         scratch = _rounded(counters + _LINE * (1 + threads) * len(steps), PAGE)
         self.threads = threads
         self.steps = len(steps)
+        self.woven = len(woven)
         self.scratch_stride = _rounded(scratch_bytes, PAGE)
         self._memory = aligned_block(scratch + threads * self.scratch_stride, PAGE)
         self._memory[:scratch] = 0
@@ -99,9 +117,12 @@ class Job:
         words[6] = threads
         for number, (step, row) in enumerate(zip(steps, rows_of(steps), strict=True)):
             start = _STEPS // _WORD + _STEP_WORDS * number
+            tasks = 0 if number in woven.values() else step.tasks  # others run them
             chunk = min(step.chunk, max(step.tasks, 1))  # so that no counter can overflow
-            own = step.function, step.table, step.tasks, chunk, step.barrier, step.every or max(step.tasks, 1), step.unit
-            words[start : start + _STEP_WORDS] = (*own, *row)
+            own = step.function, step.table, tasks, chunk, step.barrier, step.every or max(step.tasks, 1), step.unit
+            other = steps[woven[number]] if number in woven else None
+            theirs = (0, 0, 0) if other is None else (other.function, other.table, other.tasks)
+            words[start : start + _STEP_WORDS] = (*own, *row, *theirs)
 
     def soil(self, byte: int) -> None:
         """Write into all scratch: what a kernel reads there before it wrote it shows."""

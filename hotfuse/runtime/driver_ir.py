@@ -1,6 +1,7 @@
 """The native driver, as LLVM IR.
 
-    step = {function, table, tasks, chunk, barrier, every, unit, first, length, ahead} 8-byte words
+    step = {function, table, tasks, chunk, barrier, every, unit, first, length, ahead, and of a step that it is woven with
+            function, table, tasks} 8-byte words
     job  = {steps, count, scratch, stride, counters, modes, lanes, times}, {progress}, {left} three cache lines
     void run(ptr job, i64 threads)
 
@@ -17,6 +18,10 @@ call, in order.
 Steps that are to run side by side lie in a row, `length` of them from step `first` on: thread t begins with the one `ahead` * t
 places further on, and goes round. What one of them waits for, memory or arithmetic, the other does not. Whoever comes first
 takes a step of one chunk there.
+
+A step that is woven with another one has its function, table and tasks as well, and runs these: behind task i of n the other's
+from i / n of all to (i + 1) / n. The other one has no tasks of its own left then. The first fetches amid its arithmetic what
+the second will read (`fusion/weaving`).
 
 At a barrier threads do not meet: each waits until all tasks of the steps before it are done, whoever did them. A thread that
 has no core just then (the machine is shared, the pool was asleep) holds nobody up unless it is amid a task; when it comes it
@@ -36,7 +41,7 @@ from __future__ import annotations
 import platform
 
 _IR = """
-%step = type { ptr, ptr, i64, i64, i64, i64, i64, i64, i64, i64 }
+%step = type { ptr, ptr, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, i64 }
 %job = type { ptr, i64, ptr, i64, ptr, i64, i64, i64, i64, [7 x i64], i64 }
 
 ; GOMP_parallel, omp_get_thread_num, omp_get_num_threads, sched_yield: written after linking
@@ -93,7 +98,17 @@ begin.step:
   ; times: begin alone
   br i1 %some, label %call, label %called
 call:
+  %other.at = getelementptr %step, ptr %step, i64 0, i32 10
+  %other = load ptr, ptr %other.at
+  %is.woven = icmp ne ptr %other, null
+  br i1 %is.woven, label %call.woven, label %call.plain
+call.woven:
+  call void @weave(ptr %step, ptr %scratch, i64 0, i64 %tasks)
+  br label %did.all
+call.plain:
   call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
+  br label %did.all
+did.all:
   ; times: did all
   br label %called
 called:
@@ -161,6 +176,9 @@ begin.step:
   %tasks = load i64, ptr %tasks.at
   %chunk.at = getelementptr %step, ptr %step, i64 0, i32 3
   %chunk = load i64, ptr %chunk.at
+  %other.at = getelementptr %step, ptr %step, i64 0, i32 10
+  %other = load ptr, ptr %other.at
+  %is.woven = icmp ne ptr %other, null
   %line = mul i64 %j, %lines
   %done = getelementptr [8 x i64], ptr %counters, i64 %line
   %one = icmp sle i64 %tasks, %chunk
@@ -181,7 +199,14 @@ one.claimed:
   %ours.now = and i1 %is.first, %any
   br i1 %ours.now, label %alone, label %behind.all
 alone:
+  br i1 %is.woven, label %alone.woven, label %alone.plain
+alone.woven:
+  call void @weave(ptr %step, ptr %scratch, i64 0, i64 %tasks)
+  br label %did.all
+alone.plain:
   call void %function(ptr %table, ptr %scratch, i64 0, i64 %tasks)
+  br label %did.all
+did.all:
   ; times: did all
   store atomic i64 %tasks, ptr %done release, align 8
   br label %behind.all
@@ -226,7 +251,7 @@ lane.empty:
   br label %lane.next
 
 take:
-  %did = phi i64 [ %did.before, %lane.begin ], [ %did.next, %taken.some ]
+  %did = phi i64 [ %did.before, %lane.begin ], [ %did.next, %taken.done ]
   %number.taken = atomicrmw add ptr %taken, i64 1 monotonic
   %round = udiv i64 %number.taken, %takes
   %some = icmp slt i64 %round, %rounds
@@ -242,7 +267,14 @@ taken.some:
   %full = add i64 %begin, %chunk
   %over = icmp sgt i64 %full, %high.here
   %stop = select i1 %over, i64 %high.here, i64 %full
+  br i1 %is.woven, label %taken.woven, label %taken.plain
+taken.woven:
+  call void @weave(ptr %step, ptr %scratch, i64 %begin, i64 %stop)
+  br label %taken.done
+taken.plain:
   call void %function(ptr %table, ptr %scratch, i64 %begin, i64 %stop)
+  br label %taken.done
+taken.done:
   %size = sub i64 %stop, %begin
   %did.next = add i64 %did, %size
   br label %take
@@ -303,6 +335,41 @@ await.others:
   ret void
 leave:
   %left.before = atomicrmw add ptr %left, i64 1 release
+  ret void
+}
+
+; Tasks of a step one by one, behind each the tasks of the other step that are as large a part of all of that.
+define internal void @weave(ptr %step, ptr %scratch, i64 %begin, i64 %stop) nounwind {
+entry:
+  %function = load ptr, ptr %step
+  %table.at = getelementptr %step, ptr %step, i64 0, i32 1
+  %table = load ptr, ptr %table.at
+  %tasks.at = getelementptr %step, ptr %step, i64 0, i32 2
+  %tasks = load i64, ptr %tasks.at
+  %other.at = getelementptr %step, ptr %step, i64 0, i32 10
+  %other = load ptr, ptr %other.at
+  %other.table.at = getelementptr %step, ptr %step, i64 0, i32 11
+  %other.table = load ptr, ptr %other.table.at
+  %other.tasks.at = getelementptr %step, ptr %step, i64 0, i32 12
+  %other.tasks = load i64, ptr %other.tasks.at
+  br label %task
+task:
+  %t = phi i64 [ %begin, %entry ], [ %t.next, %task.done ]
+  %t.next = add i64 %t, 1
+  call void %function(ptr %table, ptr %scratch, i64 %t, i64 %t.next)
+  %low.of = mul i64 %t, %other.tasks
+  %low = udiv i64 %low.of, %tasks
+  %high.of = add i64 %low.of, %other.tasks
+  %high = udiv i64 %high.of, %tasks
+  %some = icmp ult i64 %low, %high
+  br i1 %some, label %share, label %task.done
+share:
+  call void %other(ptr %other.table, ptr %scratch, i64 %low, i64 %high)
+  br label %task.done
+task.done:
+  %more = icmp slt i64 %t.next, %stop
+  br i1 %more, label %task, label %end
+end:
   ret void
 }
 

@@ -148,7 +148,10 @@ class NativeBinder:
 
 def _native(graph: Graph, unit: Unit, kernels: Mapping[TileProgram, Kernel]) -> Native:
     nodes = tuple(graph.by_id[id] for id in unit.nodes)
-    parts = tuple(Part(recipe, kernels[recipe.program], nodes, unit.row) for recipe in unit.recipes)
+    parts = tuple(
+        Part(recipe, kernels[recipe.program], nodes, unit.row, unit.fetches and not place)
+        for place, recipe in enumerate(unit.recipes)
+    )
     return Native(nodes, parts, tuple(cost_of(graph, node).flops for node in nodes), unit.team)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hotfuse.runtime.array_call import ArrayCall
 
 MAX_IDLE = 4  # frames
+LEAST_WOVEN = 2  # tasks for each thread: with fewer, one does what the others could do of the step that it is woven with
 HANDS = 64  # times that a thread is handed tasks of a step, if these are many
 
 
@@ -63,7 +64,8 @@ class Frame:
             if every // unit < sizes.threads:  # not a part for each thread
                 every, unit = 0, 1
             table = start + 8 * at
-            made.append(Step(step.address, table, step.tasks, at_once, step.barrier, every, unit, step.row, step.member))
+            other = step.other if step.tasks >= LEAST_WOVEN * sizes.threads else -1
+            made.append(Step(step.address, table, step.tasks, at_once, step.barrier, every, unit, step.row, step.member, other))
             at += len(step.words)
         self.job = Job(made, sizes.threads, sizes.scratch)
         # several times faster for single numbers than arrays are

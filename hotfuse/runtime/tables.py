@@ -20,16 +20,20 @@ from hotfuse.ir.types import TensorType
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.memory import Interval, plan_arena
 
+Span = tuple[str, int, int]  # a value, or "" and a place in the arena
+
 
 @dataclass(frozen=True)
 class Part:
     """One kernel of a segment and what it is applied to; `nodes` are those of its unit, all of whose parts share them. Those of
-    the same `row`, not 0, run side by side where nothing keeps them from it."""
+    the same `row`, not 0, run side by side where nothing keeps them from it. One that `fetches` what the other part of its row
+    reads is woven with it."""
 
     recipe: Recipe
     kernel: Kernel
     nodes: tuple[Node, ...] = ()
     row: int = 0
+    fetches: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Bound:
     lanes: tuple[int, int]  # every, unit: see `driver.Step`
     row: int = 0
     member: int = 0
+    other: int = -1  # the part that it is woven with, by its place; see `driver.Step`
 
 
 @dataclass(frozen=True)
@@ -94,26 +99,48 @@ def place(
 def bind(
     parts: Sequence[Part], figures: Sequence[Figures], inner: Mapping[str, int], types: Mapping[str, TensorType]
 ) -> tuple[Bound, ...]:
-    """Tables and barriers. A barrier belongs to the step before it."""
-
+    """Tables and barriers. A barrier belongs to the step before it. Parts of one unit write places of their own."""
     spans = {name: ("", start, start + max(1, types[name].nbytes)) for name, start in inner.items()}
     made: list[Bound] = []
-    read: set[tuple[str, int, int]] = set()
-    written: set[tuple[str, int, int]] = set()
+    read: set[Span] = set()
+    written: set[Span] = set()
+    unit: tuple[Node, ...] = ()
+    own_written: set[Span] = set()  # by parts of the same unit
     for part, own in zip(parts, figures, strict=True):
         recipe = part.recipe
         reads, writes = ({spans.get(n) or (n, 0, 1) for n in names} for names in (recipe.reads, recipe.writes))
-        if made and (_meet(reads, written) or _meet(writes, written) or _meet(writes, read)):
+        if part.nodes is not unit or not unit:
+            written |= own_written
+            unit, own_written = part.nodes, set()
+        if made and (_meet(reads, written | own_written) or _meet(writes, written) or _meet(writes, read)):
             made[-1] = replace(made[-1], barrier=True)
-            read, written = set(), set()
+            read, written, own_written = set(), set(), set()
         read |= reads
-        written |= writes
+        own_written |= writes
         arguments = len(recipe.arguments)
         words = (0,) * (1 + arguments) + own.sizes
         places = tuple((name, 1 + i) for i, name in enumerate(recipe.arguments))
         member = id(part.nodes)
         made.append(Bound(part.kernel.address, words, places, own.tasks, False, own.lanes, part.row, member))
+    for place, other in _woven(parts, made).items():
+        made[place] = replace(made[place], other=other)
     return tuple(made)
+
+
+def _woven(parts: Sequence[Part], made: Sequence[Bound]) -> dict[int, int]:
+    """The places of parts that fetch for the only part of another unit in their row, and of those, where that reads something
+    that they fetch and none of the two waits for what the other one or something between them does."""
+    found: dict[int, int] = {}
+    for place, part in enumerate(parts):
+        if not part.fetches or not part.row:
+            continue
+        others = [at for at, other in enumerate(parts) if other.row == part.row and other.nodes is not part.nodes]
+        if len(others) != 1 or set(parts[others[0]].recipe.reads).isdisjoint(part.recipe.reads):
+            continue
+        first, last = sorted((place, others[0]))
+        if not any(made[at].barrier for at in range(first, last)):
+            found[place] = others[0]
+    return found
 
 
 def _lanes(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
@@ -127,5 +154,5 @@ def _lanes(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
     return 0, 1
 
 
-def _meet(a: set[tuple[str, int, int]], b: set[tuple[str, int, int]]) -> bool:
+def _meet(a: set[Span], b: set[Span]) -> bool:
     return any(x[0] == y[0] and x[1] < y[2] and y[1] < x[2] for x in a for y in b)

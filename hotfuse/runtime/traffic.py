@@ -80,7 +80,7 @@ def weigh_here(asked: TrafficRequest) -> TrafficReply:
     works, measured = [], []
     for group, work in zip(groups, analyse(groups, graph, graph.values, places, sizes), strict=True):
         seconds = taken.get(computing((node.id for node in group.nodes), places), 0.0)
-        if seconds > 0:
+        if seconds > 0 and not group.fetches:  # the time of a woven product is also that of the other group
             works.append(work)
             measured.append(seconds)
     threads = team_of(graph, sizes, model.threads)

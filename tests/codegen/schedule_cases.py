@@ -15,13 +15,14 @@ from hotfuse.codegen.schedule import (
     split,
     unroll,
 )
-from hotfuse.codegen.schedule_memory import prefetch, stage, stream
+from hotfuse.codegen.schedule_memory import fetch_for_another, prefetch, stage, stream
 from hotfuse.codegen.schedule_values import prune, share
-from hotfuse.codegen.tile import Access
+from hotfuse.codegen.tile import Access, Buffer
 from hotfuse.ir.dim import ceildiv, symbol
+from hotfuse.ir.types import F32
 from tests.codegen.rewriting import Case
 
-N, K = symbol("n"), symbol("k")
+N, K, TASK = symbol("n"), symbol("k"), symbol("i")
 
 POINT = "a = load x[i*n + j; 0, 0] 1x1   store a to y[i*n + j; 0, 0] 1x1".replace("   ", "\n")
 SUM = """
@@ -307,6 +308,12 @@ CASES = (
         lambda p: prefetch(p, "k", Access("w", K + 1000, 0, 1, (1, 4)), level=1),
         SUM,
         SUM.replace("next) {", "next) {\n prefetch w[k + 1000; 0, 1] 1x4 level 1\n"),
+    ),
+    Case(
+        "fetch for another",
+        lambda p: fetch_for_another(p, "k", Buffer("w", F32, N + 8), TASK * N + K, 4, 2, level=1),
+        SUM,
+        SUM.replace("next) {", "next) {\n prefetch w[i*n + k; 0, 1] 1x1 level 1\n prefetch w[i*n + k + 4; 0, 1] 1x1 level 1\n"),
     ),
     Case(
         "stream",

@@ -16,16 +16,17 @@ from hotfuse.codegen.schedule import (
     split,
     unroll,
 )
-from hotfuse.codegen.schedule_memory import prefetch, stage, stream
-from hotfuse.codegen.tile import Access
+from hotfuse.codegen.schedule_memory import fetch_for_another, prefetch, stage, stream
+from hotfuse.codegen.tile import Access, Buffer
 from hotfuse.codegen.tile_check import check
 from hotfuse.codegen.tile_reader import parse_program
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import symbol
+from hotfuse.ir.types import F32
 from tests.codegen.rewriting import Case, check_refused, check_results, check_text, made
 from tests.codegen.schedule_cases import CASES, POINT, SUM
 
-N = symbol("n")
+M, N = symbol("m"), symbol("n")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -155,6 +156,19 @@ REFUSED = (
     ),
     (Case("parts of parts", lambda p: in_parts(in_parts(p, "k", 8), "k", 4), SUM), "the program has a k.p already"),
     (Case("no such buffer", lambda p: prefetch(p, "k", Access("q", 0, 0, 1, (1, 4))), SUM), "there is no buffer q"),
+    (
+        Case("an output for another", lambda p: fetch_for_another(p, "k", Buffer("s", F32, M, "output"), 0, 4, 1), SUM),
+        "s is no input that another program may read",
+    ),
+    (
+        Case("another one of that name", lambda p: fetch_for_another(p, "k", Buffer("x", F32, M), 0, 4, 1), SUM),
+        "or not the one that is there",
+    ),
+    (Case("no lines", lambda p: fetch_for_another(p, "k", Buffer("q", F32, M), 0, 4, 0), SUM), "0 lines are none"),
+    (
+        Case("a place nobody knows", lambda p: fetch_for_another(p, "k", Buffer("q", F32, M), symbol("j"), 4, 1), SUM),
+        "j is not known in the loop over k",
+    ),
     (Case("an input", lambda p: stream(p, "x"), SUM), "x is no output"),
     (
         Case(
@@ -307,6 +321,13 @@ def test_what_is_staged_for_a_chunk_of_a_sum_is_packed_again_for_the_next() -> N
     check_results(program, stage(program, "r", "w", "pack", 8))
     with pytest.raises(TileError, match="7 elements of scratch may be too few"):
         stage(program, "r", "w", "pack", 7)
+
+
+def test_what_is_fetched_for_another_is_a_new_input_with_its_size() -> None:
+    program = made(SUM)
+    after = fetch_for_another(program, "k", Buffer("q", F32, symbol("others")), symbol("others"), 4, 1)
+    assert (after.sizes, after.buffers[-1].name) == ((*program.sizes, "others"), "q")
+    check(after)
 
 
 def test_a_stage_leaves_the_sizes_that_callers_pass_in_their_order() -> None:

@@ -87,7 +87,7 @@ def test_few_tasks_are_made_finer() -> None:
 
 def branches(b: GraphBuilder) -> list[Value]:
     y = b.add("matmul", rows(b, 384, 768), weight(b, 768, 768))
-    long = b.add("reduce_sum", rows(b, 40960, 1024, name="long"), axes=(1,), keepdims=False)
+    long = b.add("reduce_sum", rows(b, 40960, 1024, name="long"), axes=(0,), keepdims=False)  # down columns: not woven
     return [y, long]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from hotfuse.fusion.engine import Planned, Planner
 from hotfuse.fusion.rules import ALL, Fused
 from hotfuse.fusion.strategies import Policy
@@ -12,7 +14,7 @@ from hotfuse.hardware.model import Model
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Value
-from tests.fusion.graphs import case, rows
+from tests.fusion.graphs import case, rows, weight
 from tests.hardware.test_model import RATES
 
 
@@ -138,3 +140,22 @@ def test_the_rules_plan_stays_where_a_second_look_shows_no_gain() -> None:
 
     planned, _ = plan_of(Wavering(lambda group: 1e-5))
     assert [len(group.nodes) for group in planned.groups] == [1, 1, 1]
+
+
+def branches(b: GraphBuilder) -> list[Value]:
+    y = b.add("matmul", rows(b, 384, 768), weight(b, 768, 768))
+    return [y, b.add("reduce_sum", rows(b, 6144, 1024, name="long"), axes=(1,), keepdims=False)]
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_whole_calls_decide_what_is_woven(is_faster: bool) -> None:
+    """Edits are tried on groups that are not woven, for the time of a pair is told as that of one of both."""
+    seen: list[bool] = []
+
+    def call(groups: Sequence[Fused]) -> float:
+        seen.append(any(group.fetches for group in groups))
+        return 1e-3 * (0.8 if seen[-1] == is_faster else 1.0)
+
+    planned, _ = plan_of(Clock(lambda group: 1e-4, call), make=branches)
+    assert {True, False} == set(seen)
+    assert any(group.fetches for group in planned.groups) == is_faster

@@ -20,7 +20,7 @@ import torch
 
 from hotfuse.errors import VerifyError
 from hotfuse.runtime import driver, leader
-from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver, rows_of
+from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver, rows_of, woven_of
 from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
 from tests.runtime.kernels import Chain, Marks, kernel, scratch_addresses, table
 
@@ -120,6 +120,63 @@ def test_rows_end_where_something_is_waited_for() -> None:
     assert rows_of([first, first]) == [(0, 1, 0), (1, 1, 0)]
     assert rows_of([first, replace(second, row=2)]) == [(0, 1, 0), (1, 1, 0)]
     assert rows_of([]) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(1, 1), (64, 1), (1, 64), (40, 40), (7, 100), (100, 7), (96, 1536), (12, 0)])
+@pytest.mark.parametrize(("chunk", "every"), [(1, 0), (5, 0), (1, 1)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_woven_steps_run_each_task_once(count: int, sizes: tuple[int, int], chunk: int, every: int, is_first: bool) -> None:
+    before, after = Marks(9), Marks(11)
+    product, rows = (Marks(max(tasks, 1), chunk, every=every) for tasks in sizes)
+    weaves = replace(beside(product, 1, 0), other=2 if is_first else 1, every=every)
+    other = replace(beside(rows, 1, 1), tasks=sizes[1])
+    pair = [weaves, other] if is_first else [other, weaves]
+    steps = [before.step, pair[0], replace(pair[1], barrier=True), after.step]
+    job = Job(steps, count, scratch_bytes=100)
+    for turn in range(1, 30):
+        get_driver().run(job)
+        for marks, tasks in zip((before, product, rows, after), (9, *sizes, 11), strict=True):
+            assert set(marks.marks[:tasks]) <= {turn}
+        share = np.arange(sizes[1]) * sizes[0] // max(sizes[1], 1)
+        for place, task in enumerate(share):  # whoever did a task did its share of the other's
+            low, high = task * sizes[1] // sizes[0], (task + 1) * sizes[1] // sizes[0]
+            if low <= place < high:
+                assert rows.owners[place] == product.owners[task]
+
+
+def test_later_steps_read_what_woven_ones_wrote() -> None:
+    """The share of the last task is done before the barrier is passed."""
+    n, start = 24, np.arange(24.0)
+    middle, end, tasks = np.empty(n), np.empty(n), Marks(5)
+    tables = [table(start, middle, n, 100_000), table(middle, end, n, 0)]
+    first, last = (Step(kernel("mirror"), t.ctypes.data, n, 1, barrier=True) for t in tables)
+    job = Job([replace(tasks.step, barrier=False, other=1), first, last], 2, 64)
+    for _ in rounds(200):
+        middle.fill(np.nan)
+        get_driver().run(job)
+        np.testing.assert_array_equal(end, (start[::-1] * 0.5 + 1)[::-1] * 0.5 + 1)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [Step(1, 1, 1, other=0)],
+        [Step(1, 1, 1, other=1)],
+        [Step(1, 1, 1, barrier=True, other=1), Step(1, 1, 1)],
+        [Step(1, 1, 1, barrier=False, other=1), Step(1, 1, 1, barrier=False, other=2), Step(1, 1, 1)],
+        [Step(1, 1, 1, barrier=False, other=2), Step(1, 1, 1, barrier=False, other=2), Step(1, 1, 1)],
+    ],
+    ids=["itself", "nobody", "behind a barrier", "one that is woven", "twice"],
+)
+def test_what_cannot_be_woven_is_no_job(steps: list[Step]) -> None:
+    with pytest.raises(VerifyError, match="cannot be woven"):
+        Job(steps, 2)
+
+
+def test_a_step_without_tasks_weaves_nothing() -> None:
+    assert woven_of([Step(1, 1, 0, barrier=False, other=1), Step(1, 1, 1)]) == {}
+    assert woven_of([Step(1, 1, 2, barrier=False, other=1), Step(1, 1, 1)]) == {0: 1}
 
 
 def test_no_steps_and_no_tasks() -> None:

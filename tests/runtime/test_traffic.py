@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hotfuse.config import Config
+from hotfuse.fusion.rules import Fetch
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import write_forest
 from hotfuse.hardware.samples import Samples, make_samples, no_samples, write_samples
@@ -79,6 +80,17 @@ def test_units_that_are_groups_still_are_predicted(config: Config, is_baked: boo
     assert len(reply.measured_s) == len(reply.predicted_s) == UNITS
     assert all(0 < seconds < 1 for seconds in reply.predicted_s)
     assert reply.before is reply.after is None
+
+
+def test_the_time_of_a_pair_is_no_unit_s(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is woven takes the time of both."""
+    known(config)
+    asked = request(config)
+    planned = make_planned(asked.graph, host_spec(), config, ())
+    woven = replace(planned.groups[0], fetches=(Fetch("x1", 1),))
+    groups = (woven, *planned.groups[1:])
+    monkeypatch.setattr("hotfuse.runtime.traffic.make_planned", lambda *_: replace(planned, groups=groups))
+    assert len(weigh_here(asked).measured_s) == UNITS - 1
 
 
 def test_units_of_another_plan_are_left_out(config: Config) -> None:
