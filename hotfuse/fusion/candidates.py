@@ -6,7 +6,7 @@
     layout      a group writes its result where a copy would put it
     recompute   a cheap group goes, and each of its readers computes it
     grain       finer tasks, where there are too few for all threads
-    across, strips, heights, sweep      a group in other loops (`fusion/variants`)
+    across, abreast, strips, heights, sweep      a group in other loops (`fusion/variants`)
 
 A candidate says what would go and what would come; what it costs, the engine asks the model.
 """

@@ -32,7 +32,7 @@ from hotfuse.fusion.legality import Legality, Refusal
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, STRIPS, Edit
+from hotfuse.hardware.pairs import ABREAST, ACROSS, GRAIN, LAYOUT, STRIPS, Edit
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
@@ -280,7 +280,7 @@ class Engine:
         and not which core has the bytes; but a thread without any task has nothing to lose, where there is enough to do."""
         if edit.strategy == GRAIN:
             return min(work.tasks for work in edit.before) >= self._planner.model.threads or before_s < LEAST_SHARED_S
-        return edit.strategy == STRIPS or (edit.strategy in (LAYOUT, ACROSS) and gain_s < LEAST_TURNED_S)
+        return edit.strategy in (ABREAST, STRIPS) or (edit.strategy in (LAYOUT, ACROSS) and gain_s < LEAST_TURNED_S)
 
     def _work(self, candidate: Candidate, group: Fused) -> Work:
         """What a group would do, its bytes from as far as those have them that it is made of."""

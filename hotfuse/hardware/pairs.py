@@ -21,8 +21,8 @@ from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import STRIDED, Work
 
 REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN = "registers", "siblings", "tiles", "layout", "recompute", "grain"
-ACROSS, STRIPS, HEIGHTS, SWEEP = "across", "strips", "heights", "sweep"
-VARIANTS = (ACROSS, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
+ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP = "across", "abreast", "strips", "heights", "sweep"
+VARIANTS = (ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
 SAME = (GRAIN, *VARIANTS)  # edits that leave a kernel its nodes
 EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, *SAME)
 _SIDE = (
