@@ -32,7 +32,7 @@ from hotfuse.fusion.legality import Legality, Refusal
 from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import ABREAST, ACROSS, GRAIN, LAYOUT, STRIPS, Edit
+from hotfuse.hardware.pairs import ABREAST, ACROSS, GRAIN, LAYOUT, SPLIT, STRIPS, Edit
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
@@ -278,7 +278,7 @@ class Engine:
     def _is_guess(self, edit: Edit, before_s: float, gain_s: float) -> bool:
         """Whether a roofline alone cannot tell that an edit pays. Of how threads share work it knows how many tasks there are,
         and not which core has the bytes; but a thread without any task has nothing to lose, where there is enough to do."""
-        if edit.strategy == GRAIN:
+        if edit.strategy in (GRAIN, SPLIT):
             return min(work.tasks for work in edit.before) >= self._planner.model.threads or before_s < LEAST_SHARED_S
         return edit.strategy in (ABREAST, STRIPS) or (edit.strategy in (LAYOUT, ACROSS) and gain_s < LEAST_TURNED_S)
 

@@ -4,6 +4,7 @@
     link    a group that reads whole rows of the one before it: through a tile that stays in the nearest cache
     place   a group and the copy that puts its result into another order: the copy is written at once
     repeat  a group and a cheap one that it reads and that others read, too: each computes it for itself
+    split   a group that comes apart into two
     vary    a group as it is, in other loops
 
 Every function answers with the group that would be made, or with a Refusal that says why there can be none. Cycles are the
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from hotfuse.fusion.chains import link_refusal
 from hotfuse.fusion.rules import FOLDS, MAKES_ROWS, PLACED, Fused, is_pointwise, results_of
+from hotfuse.fusion.splits import Halves, halves_of, split_refusal
 from hotfuse.fusion.variants import variant_refusal
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout, broadcast_strides, plain, point_strides
@@ -124,6 +126,18 @@ class Legality:
         """The same nodes in other loops. Where no code can be made of those, the group serves as it is."""
         reason = variant_refusal(group, variant, self.values)
         return Refusal(reason) if reason else replace(group, variant=variant, parts=(group,))
+
+    def split(self, group: Fused) -> tuple[Halves, ...] | Refusal:
+        """The ways to make two of a group."""
+        reason = split_refusal(group)
+        if reason:
+            return Refusal(reason)
+        found = []
+        for first, second in halves_of(group, self.values, self.layouts):
+            points = _Points(first.domain, first.folded, first.reverse)
+            if first.kind != "rows" or self._writable(first, points) is None:
+                found.append((first, second))
+        return tuple(found) or Refusal("nothing but values of its rows follows what it folds")
 
     # what two groups have in common
 
