@@ -3,7 +3,7 @@
     registers   a group takes in one that it reads, at the same points
     siblings    groups over the same points that read the same, side by side in one kernel
     tiles       a group follows another a few rows at a time, through the nearest cache
-    layout      a group writes its result where a copy would put it
+    layout      a group writes its result where a copy would put it, or reads what would be copied where it lies
     recompute   a cheap group goes, and each of its readers computes it
     split       a group comes apart, behind what it folds or between two links (`fusion/splits`)
     grain       finer tasks, where there are too few for all threads
@@ -124,6 +124,9 @@ def verdicts(draft: Draft, legality: Legality, first: Item, second: Item) -> Ite
         return
     if reads and b.kind == "copy":
         yield LAYOUT, legality.place(a, b)
+        return
+    if reads and a.kind == "copy":
+        yield LAYOUT, legality.through(a, b)
         return
     joined = legality.join(a, b)
     yield strategy, joined

@@ -3,6 +3,7 @@
     join    two groups over the same points, one reading the other at its own place, or both reading the same: in registers
     link    a group that reads whole rows of the one before it: through a tile that stays in the nearest cache
     place   a group and the copy that puts its result into another order: the copy is written at once
+    through a copy and an elementwise group that reads it: elements are read where they were, and go on in the copy's order
     repeat  a group and a cheap one that it reads and that others read, too: each computes it for itself
     split   a group that comes apart into two
     vary    a group as it is, in other loops
@@ -22,8 +23,8 @@ from hotfuse.fusion.rules import FOLDS, MAKES_ROWS, PLACED, Fused, is_pointwise,
 from hotfuse.fusion.splits import Halves, halves_of, split_refusal
 from hotfuse.fusion.variants import variant_refusal
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.layout import Layout, broadcast_strides, plain, point_strides
-from hotfuse.ir.types import Shape, TensorType
+from hotfuse.ir.layout import Layout, broadcast_strides, contiguous_strides, plain, point_strides
+from hotfuse.ir.types import Shape, TensorType, numel
 
 MOST_NODES = 64  # of one group: code of more takes long to compile, and their values do not fit the registers
 _VIEWS = ("transpose", "reshape", "squeeze", "unsqueeze")
@@ -90,7 +91,7 @@ class Legality:
 
     def place(self, group: Fused, copy: Fused) -> Verdict:
         """A group that writes its result where the copy would put it."""
-        if copy.kind != "copy" or group.kind not in ("rows", "product") or group.placed:
+        if copy.kind != "copy" or len(copy.nodes) > 1 or group.kind not in ("rows", "product") or group.placed:
             return Refusal("only a copy can be written at once, and only by rows and products")
         inside = {name for node in group.nodes for name in node.outputs}
         (node,) = copy.nodes
@@ -111,6 +112,33 @@ class Legality:
                 return Refusal(f"{value} is read in its own order as well")
         nodes = (*group.nodes, *reversed(views))
         return replace(group, nodes=nodes, placed=len(views), variant="", parts=(*_parts(group), copy))
+
+    def through(self, copy: Fused, reader: Fused) -> Verdict:
+        """An elementwise group that reads what is copied itself. It goes over the points of what is copied, which are those of
+        the copy one after the other: all else that it reads has to lie in this order."""
+        if copy.kind != "copy" or reader.kind != "rows" or reader.folded or reader.placed or reader.again:
+            return Refusal("only elementwise operators read what is copied in its own order")
+        if len(copy.nodes) + len(reader.nodes) > MOST_NODES:
+            return Refusal(f"more than {MOST_NODES} operators in one kernel take too long to compile")
+        inside = {node.id for node in (*copy.nodes, *reader.nodes)}
+        source = next(node.inputs[0] or "" for node in copy.nodes if node.op == "reshape")
+        for node in reader.nodes:
+            if not is_pointwise(node) or self._shape(node.id) != copy.domain:
+                return Refusal(f"{node.op} does not go over the elements of the copy one by one")
+            for name in node.uses:
+                if name not in inside and not self._lies_in_order(name, copy.domain, self.layouts[source].shape):
+                    return Refusal(f"{node.op} reads {name} in another order than the copy's")
+        nodes = self._in_order({node.id: node for node in (*copy.nodes, *reader.nodes)})
+        return Fused("copy", nodes, copy.domain, team=reader.team, parts=(*_parts(copy), *_parts(reader)))
+
+    def _lies_in_order(self, name: str, domain: Shape, points: Shape) -> bool:
+        """Whether a value is one number, of no more axes than the points, or has its elements side by side in their order."""
+        layout, shape = self.layouts.get(name), self._shape(name)
+        if layout is None or shape is None:
+            return False
+        if numel(shape) == 1:
+            return len(shape) <= len(points)
+        return shape == domain and layout.strides == contiguous_strides(domain)
 
     def repeat(self, cheap: Fused, reader: Fused) -> Verdict:
         """A reader that computes what it reads for itself."""
