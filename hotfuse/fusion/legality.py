@@ -153,7 +153,7 @@ class Legality:
     def vary(self, group: Fused, variant: str) -> Verdict:
         """The same nodes in other loops. Where no code can be made of those, the group serves as it is."""
         reason = variant_refusal(group, variant, self.values)
-        return Refusal(reason) if reason else replace(group, variant=variant, parts=(group,))
+        return Refusal(reason) if reason else replace(group, variant=variant, parts=group.parts if group.variant else (group,))
 
     def split(self, group: Fused) -> tuple[Halves, ...] | Refusal:
         """The ways to make two of a group."""

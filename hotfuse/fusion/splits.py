@@ -1,7 +1,7 @@
 """Splits: where a group comes apart into two, the second of which reads what the first makes from memory.
 
-    rows      behind what is folded: the elementwise tail goes over all points again, in tasks of its own. Where rows are folded
-              down the columns a group has few tasks, often one, and its tail is then done by one thread
+    rows      behind what is folded down the columns: the elementwise tail goes over all points again, in tasks of its own. Such
+              a group has few tasks, often one, and its tail is then done by one thread
     chain     between two links: what they hand on goes through memory, and each part has as many tasks as it likes
 
 What the engine has joined is not taken apart again: its parts were the plan before, and whoever goes back and forth never ends.
@@ -28,7 +28,9 @@ def split_refusal(group: Fused) -> str:
         return "it computes or writes something in place of others"
     if group.kind == "chain":
         return ""
-    return "" if group.kind == "rows" and group.folded else f"a kernel of kind {group.kind} that folds no rows is in one piece"
+    if group.kind != "rows" or not group.folded:
+        return f"a kernel of kind {group.kind} that folds no rows is in one piece"
+    return "there are tasks of rows for all its points" if len(group.domain) - 1 in group.folded else ""
 
 
 def halves_of(group: Fused, values: Mapping[str, Value], layouts: Mapping[str, Layout]) -> Iterator[Halves]:

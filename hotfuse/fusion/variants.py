@@ -10,6 +10,7 @@
               ones, each of which goes through the weights again
     sweep     products: the other of the two orders of tasks, panels of columns or chunks of rows outside
 
+A group that is in other loops already may go on to others that are named before these, and not back: so there is an end to it.
 Which of them pays depends on the machine, so each is an edit that is predicted or measured like any other.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hotfuse.fusion.rules import PLACED, Fused
-from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP
+from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP, VARIANTS
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Value
 from hotfuse.ir.types import TensorType, numel
@@ -34,7 +35,7 @@ _SCANS = ("cumsum", "cumprod")
 
 def variant_refusal(group: Fused, variant: str, values: Mapping[str, Value]) -> str:
     """Why a group cannot go in these loops; "" where it can."""
-    if group.variant:
+    if group.variant and variant not in VARIANTS[: VARIANTS.index(group.variant)]:
         return "its loops are not the plain ones any more"
     if group.placed:
         return "its result is written in another order"

@@ -104,6 +104,7 @@ def test_a_chain_comes_apart_between_any_two_links() -> None:
         (down, {"placed": 1}, "in place of others"),
         (down, {"again": ("x",)}, "in place of others"),
         (lambda b: b.add("exp", b.add("neg", rows(b, 8, 64))), {}, "folds no rows"),
+        (lambda b: b.add("exp", b.add("softmax", rows(b, 8, 64), axis=-1)), {}, "tasks of rows for all"),
         (lambda b: b.add("matmul", rows(b, 8, 64), weight(b, 64, 64)), {}, "kind product"),
         (lambda b: b.add("softmax", b.add("exp", rows(b, 8, 64)), axis=0), {}, "nothing but values of its rows"),
         (lambda b: b.add("tanh", b.add("reduce_max", rows(b, 8, 64), axes=(0,), keepdims=True)), {}, "nothing but"),

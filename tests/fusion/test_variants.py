@@ -113,7 +113,18 @@ def test_loops_are_changed_once_and_not_behind_a_copy() -> None:
     varied = found.legality.vary(group, ACROSS)
     assert isinstance(varied, Fused)
     assert found.legality.vary(varied, ACROSS) == Refusal("its loops are not the plain ones any more")
+    assert found.legality.vary(varied, ABREAST) == Refusal("its loops are not the plain ones any more")
     assert found.legality.vary(replace(group, placed=1), ACROSS) == Refusal("its result is written in another order")
+
+
+def test_loops_may_be_changed_for_those_named_before_them() -> None:
+    found = case(softmax(64, 8))
+    (group,) = found.groups()
+    abreast = found.legality.vary(group, ABREAST)
+    assert isinstance(abreast, Fused)
+    across = found.legality.vary(replace(abreast, grain=1), ACROSS)
+    assert across == replace(group, variant=ACROSS, grain=1, parts=(group,))
+    assert found.legality.vary(abreast, "sideways") == Refusal("its loops are not the plain ones any more")
 
 
 def test_what_is_fused_goes_in_plain_loops_again() -> None:
