@@ -40,7 +40,7 @@ from hotfuse.codegen.body_axes import accesses, reads
 from hotfuse.codegen.nest import Info
 from hotfuse.errors import TileError
 from hotfuse.fusion.variants import NARROW
-from hotfuse.hardware.pairs import ACROSS, HEIGHTS, STRIPS, SWEEP
+from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.types import F32, DType
@@ -51,6 +51,7 @@ CHAIN_TILES = 2  # tiles of rows in a task of a chain
 CHUNK_TILES = 8  # tiles of rows in a task
 LEAST_TILES = 4  # where rows are not counted: with fewer, weights are fetched too often
 MOST_TILES = 16  # with more, cores have nothing to do
+FOUR_VECTORS = 12  # of a row of which four go abreast; of longer ones two do, or their vectors do not fit the registers
 WHOLE_VECTORS = 24  # of a short row, which is then one block
 
 
@@ -58,7 +59,8 @@ WHOLE_VECTORS = 24  # of a short row, which is then one block
 class RowOrder:
     """Vectors along an axis of the joined domain (None: single elements), `width` elements at a time or the axis as a whole.
     `turned` is an axis along which something else has its neighbours: points are taken in squares of both axes then. With
-    `across` the rows of the last axis are whole columns of blocks; with `strips` each block along the axis is a task."""
+    `across` the rows of the last axis are whole columns of blocks; with `strips` each block along the axis is a task. So many
+    rows go `abreast`."""
 
     axis: int | None
     along_walks: bool
@@ -69,6 +71,7 @@ class RowOrder:
     turned: int | None = None
     across: bool = False
     strips: bool = False
+    abreast: int = 1
 
 
 def order_rows(body: Body, info: Info, spec: Spec, variant: str = "", grain: int = 0) -> RowOrder:
@@ -76,6 +79,8 @@ def order_rows(body: Body, info: Info, spec: Spec, variant: str = "", grain: int
     if variant == ACROSS:
         return _order_across(body, spec)
     order = _order_by_bytes(body, info, spec)
+    if variant == ABREAST:
+        return _order_abreast(body, order, spec)
     return _order_strips(body, order, spec, grain) if variant == STRIPS else order
 
 
@@ -93,6 +98,15 @@ def _order_across(body: Body, spec: Spec) -> RowOrder:
         raise TileError(f"{size} rows fill no vector")
     words = f"vectors across rows, along axis {axis} of {_shape(body)}: {lanes} rows at a time, turned in registers"
     return RowOrder(axis, False, lanes, False, (), (words,), across=True)
+
+
+def _order_abreast(body: Body, order: RowOrder, spec: Spec) -> RowOrder:
+    if not order.along_walks or not order.is_whole or body.folded != 1 or len(body.domain) < 2:
+        raise TileError("its rows are not one block each")
+    length = body.domain[-1]
+    assert isinstance(length, int)
+    rows = 4 if -(-length // (spec.vector_bytes // 4)) <= FOUR_VECTORS else 2
+    return replace(order, abreast=rows, reasons=(f"{rows} rows abreast; {order.reasons[0]}", *order.reasons[1:]))
 
 
 def _order_strips(body: Body, order: RowOrder, spec: Spec, grain: int) -> RowOrder:

@@ -23,7 +23,7 @@ from hotfuse.fusion.rules import Fused, results_of
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, substitute, symbol, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.layout import Layout, plain, reshaped
+from hotfuse.ir.layout import Layout, contiguous_strides, plain, reshaped
 from hotfuse.ir.types import DType, TensorType, numel
 
 Known = dict[Hashable, tuple[TileProgram, ...]]  # the programs of groups that were lowered, by what those look like
@@ -241,14 +241,23 @@ def _placed(names: _Renamed, views: Sequence[Node], output: str) -> Layout:
 
 
 def _copy(names: _Renamed, group: Fused, outputs: Sequence[str], spec: Spec) -> TileProgram:
-    """Elements in order: read through the source's layout, written one after the other."""
-    (node,) = group.nodes
-    source = names.layout(node.inputs[0])
+    """Elements in order: read through the source's layout, written one after the other. What else is read or made of as many
+    lies in the same order, and goes over the source's points as well."""
+    node = next(n for n in group.nodes if n.op == "reshape")
+    given, shape = node.inputs[0] or "", names.type(node.id).shape
+    source = names.layout(given)
     builder = _builder(names, source.shape)
-    step = builder.step(node.inputs[0] or "")
-    builder.held[node.id] = step
-    builder.values = {**builder.values, node.id: Value(node.id, TensorType(names.type(node.id).dtype, source.shape))}
-    body = make_body((), outputs, builder)
+    step = builder.step(given)
+    builder.held = {node.id: step}  # what is held now is taken for what the group makes, and its source is none of that
+    alike = [n for n, value in names.values.items() if n != given and names.type(n).shape == shape]
+    types = {n: Value(n, TensorType(names.type(n).dtype, source.shape)) for n in alike}
+    strides = contiguous_strides(source.shape)
+    builder.values = {**builder.values, **types}
+    builder.layouts = {
+        **builder.layouts,
+        **{n: Layout(names.layout(n).root, names.layout(n).offset, source.shape, strides) for n in alike},
+    }
+    body = make_body([n for n in group.nodes if n is not node], outputs, builder)
     return lower_rows("copy", body, names.info, spec, grain=group.grain)
 
 

@@ -41,7 +41,7 @@ def lower_rows(
     nest = make_nest(name, whole, info, keep=order.along_walks and not order.is_whole)
     program = _vectors(nest, whole, order, most)
     if inside is None:
-        program = _tasks(program, nest, whole, order, most)
+        program = _abreast(_tasks(program, nest, whole, order, most), nest, order)
     else:
         if len(nest.kept) != 1 or not order.along_walks:
             raise TileError("only rows that vectors run along make a link of a chain")
@@ -98,6 +98,15 @@ def _rows_across(body: Body, order: RowOrder, most: int) -> int:
     return max(1, most // (width * order.width)) * order.width
 
 
+def _abreast(program: TileProgram, nest: Nest, order: RowOrder) -> TileProgram:
+    """A few rows at a time, each with what it folds; the rest go one by one."""
+    if order.abreast == 1:
+        return program
+    var = nest.kept[-1]
+    program = peel(program, var, order.abreast, f"{var}.rest")
+    return widen(program, var, order.abreast, axis=0) if has_loop(program, var) else program
+
+
 def _squares(program: TileProgram, var: str, order: RowOrder) -> TileProgram:
     """As many turns along the other axis as a vector has elements make a square; the rest goes row by row."""
     program = peel(coarsen(program, var, order.width), var, order.width, f"{var}.rest")
@@ -129,7 +138,8 @@ def _tasks(program: TileProgram, nest: Nest, body: Body, order: RowOrder, most: 
     for axis in reversed(range(len(nest.kept))):
         if axis == order.turned or (axis == order.axis and not order.along_walks):
             continue
-        many = maximum(1, floordiv(most, maximum(points, 1)))
+        least = order.abreast if axis == len(nest.kept) - 1 else 1  # whole blocks of rows
+        many = least * maximum(1, floordiv(most, maximum(points * least, 1)))
         if many == 1:
             break
         program = coarsen(program, nest.kept[axis], many)

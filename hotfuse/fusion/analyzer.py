@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
-from hotfuse.hardware.pairs import ACROSS, STRIPS
+from hotfuse.hardware.pairs import ABREAST, ACROSS, STRIPS
 from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, IN_ORDER, STRIDED, Touch, Use, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
@@ -40,6 +40,9 @@ _DIVISION = 6
 _ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
 _WALKS = {"layer_norm": 2, "softmax": 2, "log_softmax": 2, "logsumexp": 2, "argmax": 2, "argmin": 2}
 _SCORE_STEPS = 18  # of an attention's softmax, for each score
+# of the operations of norms whose steps wait for each other, where four rows of so many elements go abreast (0.7 to 0.85)
+_ABREAST_STEPS, _ABREAST_MOST = {"layer_norm": 0.75, "softmax": 0.8, "log_softmax": 0.8}, 192
+_ABREAST = 0.6  # of what a row takes beside its elements, where a few go abreast (layer_norm, softmax; Zen 5)
 _TURN_STEPS = 4  # of an element that is turned in registers on its way from or to memory
 
 Number = Callable[[Dim], int]
@@ -98,6 +101,10 @@ class Analyzer:
             if use.elements:
                 is_single = not is_down and not is_across and self._is_row_value(node, group)
                 rows = points / max(row, 1.0) if node.op in FOLDS and not is_down and not is_across else 0.0
+                if group.variant == ABREAST:
+                    rows *= _ABREAST
+                    steps = _ABREAST_STEPS.get(node.op, 1.0) if domain[-1] <= _ABREAST_MOST else 1.0
+                    use = replace(use, steps=use.steps * steps)
                 uses.append(replace(use, rows=rows, is_single=is_single))
         if is_across:  # the values of rows lie side by side, too
             turned = sum(t.bytes / t.element for t in (*reads.values(), *writes) if t.bytes / t.element == points)

@@ -3,10 +3,11 @@
     registers   a group takes in one that it reads, at the same points
     siblings    groups over the same points that read the same, side by side in one kernel
     tiles       a group follows another a few rows at a time, through the nearest cache
-    layout      a group writes its result where a copy would put it
+    layout      a group writes its result where a copy would put it, or reads what would be copied where it lies
     recompute   a cheap group goes, and each of its readers computes it
+    split       a group comes apart, behind what it folds or between two links (`fusion/splits`)
     grain       finer tasks, where there are too few for all threads
-    across, strips, heights, sweep      a group in other loops (`fusion/variants`)
+    across, abreast, strips, heights, sweep      a group in other loops (`fusion/variants`)
 
 A candidate says what would go and what would come; what it costs, the engine asks the model.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, is_pointwise
-from hotfuse.hardware.pairs import GRAIN, LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, TILES, VARIANTS
+from hotfuse.hardware.pairs import GRAIN, LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, SPLIT, TILES, VARIANTS
 
 MOST_READERS = 4  # of a value that each of them computes for itself
 FINEST = 2  # grain
@@ -29,8 +30,8 @@ MOST_SIBLINGS = 8  # readers of one value of which pairs are looked at
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """`gone` are items in the plan's order, `made` the groups in place of them: one, or for `recompute` one for each item but
-    the first."""
+    """`gone` are items in the plan's order, `made` the groups in place of them: one, two for `split`, or for `recompute`
+    one for each item but the first."""
 
     strategy: str
     gone: tuple[Item, ...]
@@ -61,6 +62,9 @@ def find(draft: Draft, legality: Legality, around: Iterable[Item]) -> Iterator[C
             yield found
         if item.group.kind in GRAINED and item.group.grain < FINEST:
             yield Candidate(GRAIN, (item,), (replace(item.group, grain=item.group.grain + 1),))
+        halves = legality.split(item.group)
+        for pair in () if isinstance(halves, Refusal) else halves:
+            yield Candidate(SPLIT, (item,), pair)
         for variant in VARIANTS:
             varied = legality.vary(item.group, variant)
             if not isinstance(varied, Refusal):
@@ -120,6 +124,9 @@ def verdicts(draft: Draft, legality: Legality, first: Item, second: Item) -> Ite
         return
     if reads and b.kind == "copy":
         yield LAYOUT, legality.place(a, b)
+        return
+    if reads and a.kind == "copy":
+        yield LAYOUT, legality.through(a, b)
         return
     joined = legality.join(a, b)
     yield strategy, joined

@@ -150,6 +150,17 @@ class Draft:
         self._leave(gone)
         return [self.swap(item, group) for item, group in changed.items()]
 
+    def split(self, item: Item, groups: Sequence[Fused]) -> list[Item]:
+        """Groups in place of one, in an order in which they can run."""
+        place = self._place.pop(item)
+        self._leave(item)
+        made = [self.item(group) for group in groups]
+        for new in made:
+            self._enter(new)
+        self._order[place : place + 1] = made
+        self._place = {item: place for place, item in enumerate(self._order) if item is not None}
+        return made
+
     def swap(self, item: Item, group: Fused) -> Item:
         """Another group at the place of one that reads no less."""
         place = self._place.pop(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotfuse.fusion.candidates import Candidate
 from hotfuse.fusion.draft import Draft, Item
-from hotfuse.hardware.pairs import RECOMPUTE, SAME
+from hotfuse.hardware.pairs import RECOMPUTE, SAME, SPLIT
 
 
 def apply(draft: Draft, candidate: Candidate) -> list[Item]:
@@ -17,6 +17,8 @@ def apply(draft: Draft, candidate: Candidate) -> list[Item]:
         if set(draft.readers.get(root, ())) != set(readers):
             return []
         return draft.dissolve(cheap, dict(zip(readers, candidate.made, strict=True)))
+    if candidate.strategy == SPLIT:
+        return draft.split(candidate.gone[0], candidate.made)
     if candidate.strategy in SAME:
         return [draft.swap(candidate.gone[0], candidate.made[0])]
     first, second = draft.in_order(candidate.gone)

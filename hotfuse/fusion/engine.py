@@ -33,7 +33,7 @@ from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.fusion.weaving import Place, Side, Weave, weigh
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, STRIPS, Edit
+from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, REGISTERS, SIBLINGS, SPLIT, STRIPS, Edit
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
@@ -46,6 +46,7 @@ MOST_ROUNDS = 64
 MOST_UNSURE = 64  # edits that are told: a build carries them, and traffic tries one at a time
 LEAST_SHARED_S = 5e-6  # of a group that one thread has for itself, where nobody measured what handing a part of it over costs
 LEAST_TURNED_S = 0.2e-6  # gained by what turns elements on their way: of less a roofline knows nothing
+MOST_BLOCK = 384  # elements of a row that is one block: of longer ones every walk computes anew what it folds
 BESIDE, WOVEN = "beside", "woven"  # the strategies of an order
 
 
@@ -299,8 +300,12 @@ class Engine:
     def _is_guess(self, edit: Edit, before_s: float, gain_s: float) -> bool:
         """Whether a roofline alone cannot tell that an edit pays. Of how threads share work it knows how many tasks there are,
         and not which core has the bytes; but a thread without any task has nothing to lose, where there is enough to do."""
-        if edit.strategy == GRAIN:
+        if edit.strategy in (GRAIN, SPLIT):
             return min(work.tasks for work in edit.before) >= self._planner.model.threads or before_s < LEAST_SHARED_S
+        if edit.strategy == LAYOUT and (edit.before[0].kind == "copy" or edit.before[0].walks):
+            return True  # what turning takes amid other work, nobody knows: from half to three times as long was seen
+        if edit.strategy in (REGISTERS, SIBLINGS) and any(w.walks and w.row > MOST_BLOCK for w in edit.after):
+            return True
         return edit.strategy == STRIPS or (edit.strategy in (LAYOUT, ACROSS) and gain_s < LEAST_TURNED_S)
 
     def _work(self, candidate: Candidate, group: Fused) -> Work:

@@ -3,7 +3,9 @@
     join    two groups over the same points, one reading the other at its own place, or both reading the same: in registers
     link    a group that reads whole rows of the one before it: through a tile that stays in the nearest cache
     place   a group and the copy that puts its result into another order: the copy is written at once
+    through a copy and an elementwise group that reads it: elements are read where they were, and go on in the copy's order
     repeat  a group and a cheap one that it reads and that others read, too: each computes it for itself
+    split   a group that comes apart into two
     vary    a group as it is, in other loops
 
 Every function answers with the group that would be made, or with a Refusal that says why there can be none. Cycles are the
@@ -18,10 +20,11 @@ from dataclasses import dataclass, replace
 
 from hotfuse.fusion.chains import link_refusal
 from hotfuse.fusion.rules import FOLDS, MAKES_ROWS, PLACED, Fused, is_pointwise, results_of
+from hotfuse.fusion.splits import Halves, halves_of, split_refusal
 from hotfuse.fusion.variants import variant_refusal
 from hotfuse.ir.graph import Graph, Node, Value
-from hotfuse.ir.layout import Layout, broadcast_strides, plain, point_strides
-from hotfuse.ir.types import Shape, TensorType
+from hotfuse.ir.layout import Layout, broadcast_strides, contiguous_strides, plain, point_strides
+from hotfuse.ir.types import Shape, TensorType, numel
 
 MOST_NODES = 64  # of one group: code of more takes long to compile, and their values do not fit the registers
 _VIEWS = ("transpose", "reshape", "squeeze", "unsqueeze")
@@ -88,7 +91,7 @@ class Legality:
 
     def place(self, group: Fused, copy: Fused) -> Verdict:
         """A group that writes its result where the copy would put it."""
-        if copy.kind != "copy" or group.kind not in ("rows", "product") or group.placed:
+        if copy.kind != "copy" or len(copy.nodes) > 1 or group.kind not in ("rows", "product") or group.placed:
             return Refusal("only a copy can be written at once, and only by rows and products")
         inside = {name for node in group.nodes for name in node.outputs}
         (node,) = copy.nodes
@@ -110,6 +113,33 @@ class Legality:
         nodes = (*group.nodes, *reversed(views))
         return replace(group, nodes=nodes, placed=len(views), variant="", parts=(*_parts(group), copy))
 
+    def through(self, copy: Fused, reader: Fused) -> Verdict:
+        """An elementwise group that reads what is copied itself. It goes over the points of what is copied, which are those of
+        the copy one after the other: all else that it reads has to lie in this order."""
+        if copy.kind != "copy" or reader.kind != "rows" or reader.folded or reader.placed or reader.again:
+            return Refusal("only elementwise operators read what is copied in its own order")
+        if len(copy.nodes) + len(reader.nodes) > MOST_NODES:
+            return Refusal(f"more than {MOST_NODES} operators in one kernel take too long to compile")
+        inside = {node.id for node in (*copy.nodes, *reader.nodes)}
+        source = next(node.inputs[0] or "" for node in copy.nodes if node.op == "reshape")
+        for node in reader.nodes:
+            if not is_pointwise(node) or self._shape(node.id) != copy.domain:
+                return Refusal(f"{node.op} does not go over the elements of the copy one by one")
+            for name in node.uses:
+                if name not in inside and not self._lies_in_order(name, copy.domain, self.layouts[source].shape):
+                    return Refusal(f"{node.op} reads {name} in another order than the copy's")
+        nodes = self._in_order({node.id: node for node in (*copy.nodes, *reader.nodes)})
+        return Fused("copy", nodes, copy.domain, team=reader.team, parts=(*_parts(copy), *_parts(reader)))
+
+    def _lies_in_order(self, name: str, domain: Shape, points: Shape) -> bool:
+        """Whether a value is one number, of no more axes than the points, or has its elements side by side in their order."""
+        layout, shape = self.layouts.get(name), self._shape(name)
+        if layout is None or shape is None:
+            return False
+        if numel(shape) == 1:
+            return len(shape) <= len(points)
+        return shape == domain and layout.strides == contiguous_strides(domain)
+
     def repeat(self, cheap: Fused, reader: Fused) -> Verdict:
         """A reader that computes what it reads for itself."""
         if cheap.kind != "rows" or cheap.folded or not all(map(is_pointwise, cheap.nodes)):
@@ -123,7 +153,19 @@ class Legality:
     def vary(self, group: Fused, variant: str) -> Verdict:
         """The same nodes in other loops. Where no code can be made of those, the group serves as it is."""
         reason = variant_refusal(group, variant, self.values)
-        return Refusal(reason) if reason else replace(group, variant=variant, parts=(group,))
+        return Refusal(reason) if reason else replace(group, variant=variant, parts=group.parts if group.variant else (group,))
+
+    def split(self, group: Fused) -> tuple[Halves, ...] | Refusal:
+        """The ways to make two of a group."""
+        reason = split_refusal(group)
+        if reason:
+            return Refusal(reason)
+        found = []
+        for first, second in halves_of(group, self.values, self.layouts):
+            points = _Points(first.domain, first.folded, first.reverse)
+            if first.kind != "rows" or self._writable(first, points) is None:
+                found.append((first, second))
+        return tuple(found) or Refusal("nothing but values of its rows follows what it folds")
 
     # what two groups have in common
 

@@ -21,10 +21,11 @@ from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import STRIDED, Work
 
 REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN = "registers", "siblings", "tiles", "layout", "recompute", "grain"
-ACROSS, STRIPS, HEIGHTS, SWEEP = "across", "strips", "heights", "sweep"
-VARIANTS = (ACROSS, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
+SPLIT = "split"
+ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP = "across", "abreast", "strips", "heights", "sweep"
+VARIANTS = (ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
 SAME = (GRAIN, *VARIANTS)  # edits that leave a kernel its nodes
-EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, *SAME)
+EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, SPLIT, *SAME)
 _SIDE = (
     "groups", "points", "inner", "steps", "row steps", "products", "read", "written", "turned", "streams", "tasks", "walks",
     "arithmetic", "memory", "sum",

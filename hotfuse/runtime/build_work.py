@@ -101,6 +101,8 @@ def _shared(build: Build) -> Build:
 
 def warm_up() -> None:
     """What the first build would otherwise wait for. The version is that of the sources as they are now, not of later ones."""
+    from hotfuse.codegen import llvm_cpu  # noqa: F401
+
     generator_version()
     with llvm_compile.LLVM:
         llvm_compile.target_machine(host_spec())

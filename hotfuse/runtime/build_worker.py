@@ -6,17 +6,19 @@
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
-State: none between requests but imported modules.
+State: none between requests but imported modules; whether it builds with others.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 
 from hotfuse.runtime.child_main import AskBack, run
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+BEGIN_S = 0.1  # from its start until its first request, where it was started for one
 NO_SPINNING = {"OMP_WAIT_POLICY": "passive"}  # kernels run on all threads to be proved, and nobody is in a hurry
 
 
@@ -26,36 +28,52 @@ def main() -> None:
 
 
 def answer(request: bytes, ask_back: AskBack) -> bytes:
-    from hotfuse.hardware.retrain import TrainRequest, train_here
-    from hotfuse.runtime.audit import AuditRequest, audit_here
     from hotfuse.runtime.build_jobs import ask_weights
-    from hotfuse.runtime.build_request import BuildRequest, HelpRequest
+    from hotfuse.runtime.build_request import BuildRequest, HelpRequest, ProveRequest
     from hotfuse.runtime.build_work import build_here, prove_here
     from hotfuse.runtime.faults import commit, fault_of
     from hotfuse.runtime.foundry import help_here
     from hotfuse.runtime.parcel import unwrap, wrap
-    from hotfuse.runtime.reproduce import ReproduceRequest, reproduce_here
-    from hotfuse.runtime.traffic import TrafficRequest, weigh_here
 
     if fault := fault_of(request):
         commit(fault)
     asked = unwrap(request)
-    if isinstance(asked, BuildRequest):
-        return wrap(build_here(asked, ask_back if asked.helpers else None))
-    if isinstance(asked, HelpRequest):
-        return wrap(help_here(asked, ask_back))
+    if isinstance(asked, BuildRequest) and not asked.helpers:
+        return wrap(build_here(asked))
+    if isinstance(asked, BuildRequest | HelpRequest):
+        _ALONE.clear()
+        try:
+            return wrap(build_here(asked, ask_back) if isinstance(asked, BuildRequest) else help_here(asked, ask_back))
+        finally:
+            _ALONE.set()
+    if isinstance(asked, ProveRequest):
+        return wrap(prove_here(asked, ask_weights(asked.build, ask_back)))
+    return _rare_answer(asked, ask_back)
+
+
+def _rare_answer(asked: object, ask_back: AskBack) -> bytes:
+    """To what is asked seldom: the first build does not wait for its modules."""
+    from hotfuse.hardware.retrain import TrainRequest, train_here
+    from hotfuse.runtime.audit import AuditRequest, audit_here
+    from hotfuse.runtime.build_jobs import ask_weights
+    from hotfuse.runtime.parcel import wrap
+    from hotfuse.runtime.reproduce import ReproduceRequest, reproduce_here
+    from hotfuse.runtime.traffic import TrafficRequest, weigh_here
+
     if isinstance(asked, TrainRequest):
         return wrap(train_here(asked))
     if isinstance(asked, TrafficRequest):
         return wrap(weigh_here(asked))
     if isinstance(asked, AuditRequest):
         return wrap(audit_here(asked, ask_weights(asked.graph, ask_back)))
-    weight = ask_weights(asked.build, ask_back)
-    return wrap(reproduce_here(asked, weight) if isinstance(asked, ReproduceRequest) else prove_here(asked, weight))
+    if isinstance(asked, ReproduceRequest):
+        return wrap(reproduce_here(asked, ask_weights(asked.build, ask_back)))
+    raise TypeError(f"nobody here answers a {type(asked).__name__}")
 
 
 def _prepare(greeting: bytes) -> None:
     """Import what every request needs, so that a warm process answers at once."""
+    from hotfuse.runtime import build_jobs  # noqa: F401
     from hotfuse.runtime.build_work import warm_up
 
     threading.Thread(target=_get_ready, daemon=True).start()
@@ -69,7 +87,10 @@ def _get_ready() -> None:
 
 
 def _import_originals() -> None:
-    """The original of some operators, which a proof would wait for and a build needs not."""
+    """The original of some operators, which a proof would wait for and a build needs not: LLVM leaves the interpreter free. Not
+    while several workers build, who have all cores between them, nor while this one is just about to begin."""
+    time.sleep(BEGIN_S)
+    _ALONE.wait()
     import scipy.special  # noqa: F401
 
 
@@ -86,6 +107,10 @@ def _make_fixed_code() -> None:
     cache = open_cache(Config())
     for text in (driver_ir(), ARRAY_CALL_IR, timed_driver_ir()) if cache is not None else ():
         object_of_ir(text, host_spec(), cache)
+
+
+_ALONE = threading.Event()  # unless this worker builds with others
+_ALONE.set()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """The foundry of a build worker: all programs of a build become code, some of them by other workers.
 
-A build is lowered first, as if there were code for everything, and then its programs are compiled. Where there can be no code
-it is lowered again without: a chain link by link, the rest is left to tier 0.
+A build is lowered first, as if there were code for everything, and then its programs are compiled; others begin with those that
+there are. Where there can be no code it is lowered again without: a chain link by link, the rest is left to tier 0.
 
-State: the code of each program, or why there is none; how many were compiled for it, and the time that others took.
+State: the code of each program, or why there is none; the programs that have none yet, in the order of their places, and how
+many of them lie where others can take them; how many were compiled, and the time that others took.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hotfuse.codegen.tile import TileProgram
@@ -23,6 +23,8 @@ from hotfuse.runtime.objects import kept_object, object_of
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import Offer, Take, Taken
 
+AT_ONCE = 8  # programs that are laid down together while others are lowered
+
 
 class Foundry:
     """Makes builds with code. Others help where somebody answers `ask_back`."""
@@ -30,6 +32,8 @@ class Foundry:
     def __init__(self, spec: Spec, cache: DiskCache | None, ask_back: AskBack | None = None) -> None:
         self._spec, self._cache, self._ask_back = spec, cache, ask_back
         self._failed: dict[TileProgram, Exception] = {}
+        self._missing: dict[TileProgram, None] = {}
+        self._offered = 0
         self.objects: dict[TileProgram, bytes] = {}
         self.compiled = 0
         self.others_s = 0.0
@@ -38,31 +42,31 @@ class Foundry:
         """What cannot be built is left to tier 0, with the reason."""
         config = replace(asked.config, strict=False)
         while True:
-            wanted: dict[TileProgram, None] = {}
-
-            def make(program: TileProgram, wanted: dict[TileProgram, None] = wanted) -> None:
-                if program in self._failed:
-                    raise self._failed[program]
-                if program not in self.objects:
-                    wanted[program] = None
-
-            build = make_build(asked.graph, self._spec, config, make, asked.live, asked.sizes, asked.grouping)
-            self._make(tuple(wanted))
-            if self._failed.keys().isdisjoint(wanted):
+            self._missing, self._offered = {}, 0
+            build = make_build(asked.graph, self._spec, config, self._want, asked.live, asked.sizes, asked.grouping)
+            self._make()
+            if self._failed.keys().isdisjoint(self._missing):
                 return build
 
-    def _make(self, programs: Sequence[TileProgram]) -> None:
-        missing: list[TileProgram] = []
-        for program in programs:
-            found = kept_object(program, self._spec, self._cache)
-            if found is None:
-                missing.append(program)
-            else:
-                self.objects[program] = found
-        if self._ask_back is not None and len(missing) > 1:
-            self._make_with_others(missing, self._ask_back)
+    def _want(self, program: TileProgram) -> None:
+        """Have code of a program, or see to it later. The error that there was where there can be none."""
+        if program in self._failed:
+            raise self._failed[program]
+        if program in self.objects or program in self._missing:
+            return
+        found = kept_object(program, self._spec, self._cache)
+        if found is not None:
+            self.objects[program] = found
+            return
+        self._missing[program] = None
+        if self._ask_back is not None and len(self._missing) - self._offered >= AT_ONCE:
+            self._offer(self._ask_back, more=True)
+
+    def _make(self) -> None:
+        if self._ask_back is not None and len(self._missing) > 1:
+            self._make_with_others(self._ask_back)
         else:
-            for program in missing:
+            for program in self._missing:
                 self._compile(program)
 
     def _compile(self, program: TileProgram) -> None:
@@ -72,11 +76,15 @@ class Foundry:
         except Exception as error:  # no defect of the generator may keep a model from answering
             self._failed[program] = error
 
-    def _make_with_others(self, programs: Sequence[TileProgram], ask_back: AskBack) -> None:
-        """The longest first: what is left at the end is short, and nobody waits long."""
-        parcels = {program: wrap(program) for program in programs}
-        order = sorted(programs, key=lambda program: -len(parcels[program]))
-        ask_back(wrap(Offer(tuple(parcels[program] for program in order))))
+    def _offer(self, ask_back: AskBack, more: bool) -> None:
+        """Lay down what does not lie there yet."""
+        programs = list(self._missing)[self._offered :]
+        ask_back(wrap(Offer(tuple(wrap(program) for program in programs), more)))
+        self._offered += len(programs)
+
+    def _make_with_others(self, ask_back: AskBack) -> None:
+        self._offer(ask_back, more=False)
+        order = tuple(self._missing)
         while True:
             taken: Taken = unwrap(ask_back(wrap(Take())))
             if taken.place is None:

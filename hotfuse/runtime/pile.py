@@ -1,10 +1,11 @@
 """A pile of programs that several workers make code of: whoever is free takes the next one.
 
-    the worker that builds   Offer -> (nothing)    lays programs down; others are asked to help
+    the worker that builds   Offer -> (nothing)    lays programs down, while it lowers others; helpers are asked for
                              Take  -> Taken        takes the next program, or waits for what others have; at the end it is
                                                    handed what they made
-    one that helps           Take  -> Taken        brings code, takes the next program, and leaves when nothing lies there
+    one that helps           Take  -> Taken        brings code, takes the next program, and leaves when nothing more comes
 
+The longest of what lies there is taken first: what is left at the end is short, and nobody waits long.
 What a helper took and does not bring (it died, or there can be no code) goes back, for the one that builds: no job is lost with
 a worker, and why there is no code is for that one to find. What a helper keeps for too long goes back, too. A helper that comes
 too late starts no process.
@@ -14,6 +15,7 @@ State, under a lock: what lies there, what each helper has, and what they brough
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections import deque
@@ -31,9 +33,10 @@ NEEDLESS = "needless"  # the cause of the error that a helper ends with which ca
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """Programs, each as a parcel."""
+    """Programs, each as a parcel. Their places follow those of the offer before, if that said that `more` would come."""
 
     programs: tuple[bytes, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +65,9 @@ class Pile:
 
     def __init__(self, ask_others: Callable[[Pile, int], None], long_s: float = LONG_S) -> None:
         self._ask_others, self._long_s = ask_others, long_s
-        self._programs: tuple[bytes, ...] = ()
-        self._free: deque[int] = deque()
+        self._programs: list[bytes] = []
+        self._free: list[tuple[int, int]] = []  # a heap: the longest first, and where it lies
+        self._whole = True  # nothing more comes
         self._own: deque[int] = deque()  # that no helper may take
         self._out: dict[int, tuple[int, float]] = {}  # which helper has a program, and since when
         self._made: dict[int, Take] = {}
@@ -73,10 +77,8 @@ class Pile:
         """What the worker that builds asks."""
         asked: Any = unwrap(question)
         if isinstance(asked, Offer):
-            with self._changed:
-                self._programs, self._free = asked.programs, deque(range(len(asked.programs)))
-                self._out, self._made = {}, {}
-            self._ask_others(self, len(asked.programs) - 1)
+            if self._lay(asked):
+                self._ask_others(self, len(asked.programs) - (not asked.more))
             return b""
         return wrap(self._next())
 
@@ -88,10 +90,12 @@ class Pile:
         """Nobody needs help any more."""
         with self._changed:
             self._free.clear()
+            self._whole = True
+            self._changed.notify_all()
 
     def check(self) -> None:
         """WorkerError where there is nothing to help with."""
-        if not self._free:
+        if self._whole and not self._free:
             raise WorkerError("there is nothing left to help with", NEEDLESS)
 
     def left(self, number: int) -> None:
@@ -100,12 +104,27 @@ class Pile:
             for place in [place for place, (who, _) in self._out.items() if who == number]:
                 self._back(place)
 
+    def _lay(self, offer: Offer) -> bool:
+        """Whether these are the first of their kind."""
+        with self._changed:
+            first = self._whole
+            if first:
+                self._programs, self._free, self._out, self._made = [], [], {}, {}
+            for program in offer.programs:
+                heapq.heappush(self._free, (-len(program), len(self._programs)))
+                self._programs.append(program)
+            self._whole = not offer.more
+            self._changed.notify_all()
+            return first
+
     def _next(self) -> Taken:
         """For the worker that builds, which keeps what it made."""
         with self._changed:
             while True:
-                if self._own or self._free:
-                    return Taken((self._own or self._free).popleft())
+                if self._own:
+                    return Taken(self._own.popleft())
+                if self._free:
+                    return Taken(heapq.heappop(self._free)[1])
                 if not self._out:
                     return Taken(None, made=dict(self._made))
                 place, (_, since_s) = min(self._out.items(), key=lambda item: item[1][1])
@@ -124,9 +143,11 @@ class Pile:
                     del self._out[asked.place]
                     self._made[asked.place] = asked
                     self._changed.notify_all()
+            while not self._free and not self._whole:
+                self._changed.wait()
             if not self._free:
                 return Taken(None)
-            place = self._free.popleft()
+            _, place = heapq.heappop(self._free)
             self._out[place] = (number, time.monotonic())
             return Taken(place, self._programs[place])
 

@@ -14,7 +14,7 @@ from hotfuse.codegen.tile import Dot, Load, TileProgram, walk
 from hotfuse.codegen.tile_types import types as types_of
 from hotfuse.config import Config
 from hotfuse.errors import TileError
-from hotfuse.hardware.pairs import ACROSS, HEIGHTS, STRIPS, SWEEP
+from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.layout import layouts
@@ -22,7 +22,7 @@ from hotfuse.ir.types import F32, F64, TensorType
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.building import build_groups
 from hotfuse.runtime.native import Workshop
-from tests.codegen.lowering import check_all_ways, graph_of, groups_of, recipes
+from tests.codegen.lowering import check_all_ways, graph_of, groups_of, recipes, run_native
 
 LANES = host_spec().vector_bytes // 4
 N = symbol("n", 1)
@@ -94,6 +94,38 @@ def test_across_blocks_have_whole_rows_as_columns() -> None:
     assert "across rows" in program.notes[0]
 
 
+@pytest.mark.parametrize("width", [2, 10, 16, 31, 64, 101, 192])
+@pytest.mark.parametrize("fold", FOLDS)
+def test_rows_abreast(fold: str, width: int) -> None:
+    check(FOLDS[fold], ABREAST, (23, width))  # some rows are left over
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 33])
+def test_rows_abreast_that_are_counted_later(rows: int) -> None:
+    check(norm, ABREAST, (rows, 40), general=True)
+
+
+def test_rows_abreast_in_batches_that_lie_apart() -> None:
+    def make(b: Any, x: Any, y: Any) -> Any:
+        return b.add("softmax", b.add("mul", b.add("transpose", x, perm=(1, 0, 2)), y), axis=-1)
+
+    check(make, ABREAST, (13, 5, 40), (5, 1, 40))
+
+
+@pytest.mark.parametrize(("vectors", "rows"), [(12, 4), (13, 2)])
+def test_rows_abreast_are_rows_of_a_block_as_long_as_they_fit(vectors: int, rows: int) -> None:
+    program = program_of(norm, ABREAST, (64, vectors * LANES))
+    assert {it.at.shape for it in walk(program.body) if isinstance(it, Load)} == {(rows, vectors * LANES)}
+    assert program.notes[0].startswith(f"{rows} rows abreast")
+
+
+def test_rows_abreast_have_the_bits_of_rows_alone() -> None:
+    width = 24 * LANES
+    graph, feeds = graph_of(norm, {"x": TensorType(F32, (23, width))}), {"x": normal(23, width)}
+    alone, abreast = (run_native(graph, feeds, variant=variant)[0] for variant in ("", ABREAST))
+    assert np.array_equal(alone, abreast)
+
+
 DOWN = {
     "max": lambda b, x: b.add("reduce_max", b.add("abs", x), axes=(0,), keepdims=True),
     "centred": lambda b, x: b.add("sub", x, b.add("reduce_mean", x, axes=(0,), keepdims=True)),
@@ -160,6 +192,12 @@ def test_the_other_order_is_another() -> None:
             ((3, 64, 4),),
             ACROSS,
             "fill no vector",
+        ),
+        (  # rows lie down the columns, and vectors run along those
+            lambda b, x: b.add("reduce_max", b.add("transpose", x, perm=(1, 0)), axes=(1,), keepdims=True),
+            ((40, 64),),
+            ABREAST,
+            "not one block each",
         ),
         (  # of which rows are joined to long ones
             lambda b, x, y: b.add("exp", b.add("mul", b.add("add", x, y), y)),

@@ -183,3 +183,36 @@ def test_how_threads_share_work_is_not_decided_by_a_roofline(make: Any) -> None:
 def test_strips_are_told_to_be_worth_measuring() -> None:
     found = planned(case(lambda b: b.add("reduce_max", rows(b, 4096, 400), axes=(0,), keepdims=True)).graph)
     assert "strips" in [step.strategy for step in found.unsure]
+
+
+def turned(b: GraphBuilder, x: Value, *shape: int) -> Value:
+    return b.add("reshape", b.add("transpose", x, perm=(1, 0)), b.dims(shape))
+
+
+@pytest.mark.parametrize(
+    ("make", "strategy"),
+    [
+        (lambda b: b.add("exp", turned(b, rows(b, 3000, 864), 3000, 864)), "layout"),
+        (lambda b: turned(b, b.add("softmax", rows(b, 7, 1152), axis=-1), 7, 1152), "layout"),
+        (lambda b: [b.add("softmax", y := b.add("neg", rows(b, 3000, 864)), axis=-1), y], "registers"),
+        (lambda b: [b.add("rms_norm", x := rows(b, 3000, 864), weight(b, 864), axis=-1), b.add("neg", x)], "siblings"),
+    ],
+)
+def test_what_a_roofline_does_not_know_of_turning_and_of_long_rows_is_told_and_not_done(make: Any, strategy: str) -> None:
+    found = planned(case(make).graph)
+    assert strategy not in [step.strategy for step in found.steps]
+    assert strategy in [step.strategy for step in found.unsure]
+
+
+def test_rows_of_one_block_take_in_what_they_read() -> None:
+    found = planned(case(lambda b: [b.add("softmax", y := b.add("neg", rows(b, 30000, 64)), axis=-1), y]).graph)
+    assert "registers" in [step.strategy for step in found.steps]
+
+
+def test_norms_that_wait_for_themselves_are_predicted_to_go_abreast() -> None:
+    def steps(make: Any) -> list[str]:
+        return [step.strategy for step in planned(case(make).graph).steps]
+
+    assert steps(lambda b: b.add("softmax", rows(b, 300, 64), axis=-1)) == ["abreast"]
+    assert steps(lambda b: b.add("softmax", rows(b, 300, 200), axis=-1)) == []
+    assert steps(lambda b: b.add("rms_norm", rows(b, 300, 64), weight(b, 64), axis=-1)) == []

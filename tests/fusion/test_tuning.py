@@ -159,3 +159,26 @@ def test_whole_calls_decide_what_is_woven(is_faster: bool) -> None:
     planned, _ = plan_of(Clock(lambda group: 1e-4, call), make=branches)
     assert {True, False} == set(seen)
     assert any(group.fetches for group in planned.groups) == is_faster
+
+
+def test_one_disturbed_race_at_the_end_decides_nothing() -> None:
+    class Disturbed(Clock):
+        """The last look at the rules' plan comes when somebody else has its core, or ours."""
+
+        def __init__(self, lie: float, truth: float) -> None:
+            super().__init__(lambda group: 1e-5)
+            self.lie, self.truth, self.looks = lie, truth, 0
+
+        def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+            found = super().race(first, second)
+            is_ruled = [len(group.nodes) for group in first] == [1, 1, 1] and not any(group.grain for group in first)
+            self.looks += is_ruled
+            if not is_ruled or self.looks == 1:
+                return Race(found.laps, (1.0, 0.5))
+            return Race(found.laps, (1.0, self.lie if self.looks == 2 else self.truth))
+
+    def nodes(lie: float, truth: float) -> list[int]:
+        return [len(group.nodes) for group in plan_of(Disturbed(lie, truth))[0].groups]
+
+    assert nodes(lie=2.0, truth=0.5) == [3]
+    assert nodes(lie=0.5, truth=2.0) == [1, 1, 1]

@@ -16,7 +16,7 @@ from hotfuse.fusion.legality import Refusal
 from hotfuse.fusion.rules import Fused
 from hotfuse.fusion.why import why
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import ACROSS, HEIGHTS, STRIPS, SWEEP, VARIANTS, Edit, pair_rows
+from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP, VARIANTS, Edit, pair_rows
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
@@ -55,6 +55,8 @@ def looked_up(b: GraphBuilder) -> Value:
         (softmax(64, 8), ACROSS),
         (softmax(symbol("n"), 8), ACROSS),
         (shifted, ACROSS),
+        (softmax(64, 8), ABREAST),
+        (softmax(symbol("n"), 384), ABREAST),
         (softmax(23, 65, axis=0), STRIPS),
         (softmax(23, symbol("n"), axis=0), STRIPS),
         (product(3), HEIGHTS),
@@ -82,6 +84,13 @@ def test_what_may_go_in_other_loops(make: Make, variant: str) -> None:
         (softmax(64, symbol("n")), ACROSS, "fill vectors by themselves"),
         (softmax(31, 8), ACROSS, "31 rows fill no vectors"),
         (lambda b: b.add("exp", rows(b, 700, 10)), ACROSS, "all its rows are one"),
+        (product(3), ABREAST, "kind product goes over no rows"),
+        (softmax(64, 8, axis=0), ABREAST, "folds no rows of its last axis"),
+        (shifted, ABREAST, "folds no rows of its last axis"),
+        (lambda b: b.add("cumsum", rows(b, 64, 8), axis=1), ABREAST, "in a way of its own"),
+        (softmax(64, 385), ABREAST, "rows of 385 elements are not one block each"),
+        (softmax(64, symbol("n")), ABREAST, "are not one block each"),
+        (softmax(7, 64), ABREAST, "7 rows are too few"),
         (softmax(64, 31, axis=0), STRIPS, "31 columns are one strip"),
         (product(65), HEIGHTS, "a small part"),
         (product(symbol("n")), HEIGHTS, "a small part"),
@@ -104,7 +113,18 @@ def test_loops_are_changed_once_and_not_behind_a_copy() -> None:
     varied = found.legality.vary(group, ACROSS)
     assert isinstance(varied, Fused)
     assert found.legality.vary(varied, ACROSS) == Refusal("its loops are not the plain ones any more")
+    assert found.legality.vary(varied, ABREAST) == Refusal("its loops are not the plain ones any more")
     assert found.legality.vary(replace(group, placed=1), ACROSS) == Refusal("its result is written in another order")
+
+
+def test_loops_may_be_changed_for_those_named_before_them() -> None:
+    found = case(softmax(64, 8))
+    (group,) = found.groups()
+    abreast = found.legality.vary(group, ABREAST)
+    assert isinstance(abreast, Fused)
+    across = found.legality.vary(replace(abreast, grain=1), ACROSS)
+    assert across == replace(group, variant=ACROSS, grain=1, parts=(group,))
+    assert found.legality.vary(abreast, "sideways") == Refusal("its loops are not the plain ones any more")
 
 
 def test_what_is_fused_goes_in_plain_loops_again() -> None:
@@ -120,7 +140,8 @@ def test_what_is_fused_goes_in_plain_loops_again() -> None:
 def test_other_loops_are_candidates_and_edits() -> None:
     found = case(softmax(64, 8))
     draft = Draft(found.graph, found.layouts, found.groups())
-    (candidate,) = [c for c in find(draft, found.legality, list(draft)) if c.strategy in VARIANTS]
+    candidate, other = [c for c in find(draft, found.legality, list(draft)) if c.strategy in VARIANTS]
+    assert other.strategy == ABREAST
     (item,) = apply(draft, candidate)
     assert item.group is not None
     assert item.group.variant == ACROSS

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Constant, Graph
 from hotfuse.ir.types import BF16, F32, tensor
 from hotfuse.pace import hurry
-from hotfuse.runtime import objects
+from hotfuse.runtime import build_worker, objects
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.build_jobs import ask_weights, build_job, prove_job, serve_weights
 from hotfuse.runtime.build_pool import MODULE, build_pool
@@ -193,6 +195,23 @@ def test_it_has_one_thread_and_low_priority(pool: Pool) -> None:
     (process,) = (psutil.Process(pid) for pid in pool.pids)
     assert process.nice() == min(os.nice(0) + NICE, 19)
     assert process.num_threads() == 2  # the one that works and the one that reads
+
+
+def test_a_warm_worker_imports_nothing_for_its_first_build(tmp_path: Path) -> None:
+    """Half a tenth of a second went by that way, on the side of those who help."""
+    (tmp_path / "request").write_bytes(wrap(BuildRequest(skeleton(GRAPH), CONFIG)))
+    code = (
+        "import pathlib, sys; from hotfuse.runtime import build_worker; build_worker._prepare(b''); before = set(sys.modules); "
+        f"build_worker.answer(pathlib.Path({str(tmp_path / 'request')!r}).read_bytes(), bytes); "
+        "print(*(name for name in sys.modules if name.startswith('hotfuse') and name not in before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == []
+
+
+def test_what_nobody_asks_is_not_answered() -> None:
+    with pytest.raises(TypeError, match="nobody here answers a str"):
+        build_worker.answer(wrap("what?"), bytes)
 
 
 # proofs

@@ -103,6 +103,31 @@ def test_a_second_offer_forgets_the_first() -> None:
     assert {place: made.code for place, made in own(pile).made.items()} == {0: b"made"}
 
 
+def test_programs_are_laid_down_while_others_are_lowered() -> None:
+    """A helper that is faster than who lowers waits; the longest is taken first; others are asked for once."""
+    asked: list[int] = []
+    pile = Pile(lambda pile, most: asked.append(most))
+    pile.serve(wrap(Offer((b"aa", b"b"), more=True)))
+    assert helps(pile).program == b"aa"
+    assert helps(pile, Take(0, b"code")).place == 1
+    pile.check()  # nothing lies there, and more will
+    threading.Timer(0.05, pile.serve, (wrap(Offer((b"c", b"ddd"), more=True)),)).start()
+    assert helps(pile, Take(1, b"code")).program == b"ddd"
+    pile.serve(wrap(Offer((b"ee",))))
+    assert asked == [2]
+    assert [own(pile).place, own(pile).place] == [4, 2]
+    assert helps(pile, Take(3, b"code")).place is None
+    assert sorted(own(pile).made) == [0, 1, 3]
+
+
+def test_a_helper_does_not_wait_for_who_is_gone() -> None:
+    pile = Pile(lambda pile, most: None)
+    pile.serve(wrap(Offer((b"a",), more=True)))
+    assert helps(pile).place == 0
+    threading.Timer(0.05, pile.close).start()
+    assert helps(pile, Take(0, b"code")).place is None
+
+
 def test_who_comes_too_late_starts_no_process() -> None:
     pile, _ = offered(3)
     pile.check()
@@ -180,6 +205,25 @@ def test_two_workers_make_what_one_makes(pool: Pool) -> None:
     assert reply.build.units == here.build.units
     assert reply.objects == here.objects
     assert reply.compiled == len(here.objects)
+
+
+def test_programs_are_offered_before_all_are_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foundry, "AT_ONCE", 2)
+    monkeypatch.setattr(foundry, "kept_object", lambda *_: None)
+    pile = Pile(lambda pile, most: None)
+    offers: list[tuple[int, bool]] = []
+
+    def ask_back(question: bytes) -> bytes:
+        asked = unwrap(question)
+        if isinstance(asked, Offer):
+            offers.append((len(asked.programs), asked.more))
+        return pile.serve(question)
+
+    reply = build_here(BuildRequest(skeleton(GRAPH), CONFIG, helpers=1), ask_back)
+    count = len(reply.build.programs)
+    assert count > 2
+    assert offers == [*[(2, True)] * (count // 2), (count % 2, False)]
+    assert reply.objects == build_here(BuildRequest(skeleton(GRAPH), CONFIG)).objects
 
 
 @pytest.mark.parametrize("fault", [1])
