@@ -37,7 +37,8 @@ from dataclasses import dataclass, replace
 
 from hotfuse.codegen.body import Body, Place, Product, Scan
 from hotfuse.codegen.body_axes import accesses, reads
-from hotfuse.codegen.nest import Info
+from hotfuse.codegen.nest import DEAR, Info
+from hotfuse.codegen.tile import Map
 from hotfuse.errors import TileError
 from hotfuse.fusion.variants import NARROW
 from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP
@@ -53,6 +54,8 @@ LEAST_TILES = 4  # where rows are not counted: with fewer, weights are fetched t
 MOST_TILES = 16  # with more, cores have nothing to do
 FOUR_VECTORS = 12  # of a row of which four go abreast; of longer ones two do, or their vectors do not fit the registers
 WHOLE_VECTORS = 24  # of a short row, which is then one block
+WHOLE_POINTS = 32  # vectors of points that are one block
+DEAR_ROW, DEAR_POINTS = 8, 4  # the same with functions: code that runs once is fetched for as long as it runs
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def _order_by_bytes(body: Body, info: Info, spec: Spec) -> RowOrder:
     if turned is not None:
         words = f"squares of axes {turned} and {best} of {_shape(body)}, {lanes} x {lanes}: both have neighbours in memory"
         return RowOrder(best, False, lanes, False, streamed, (words, *reasons), turned)
-    most = WHOLE_VECTORS if along_walks else 32
+    is_dear = any(isinstance(s, Map) and s.op in DEAR for s in body.steps)
+    most = (DEAR_ROW if is_dear else WHOLE_VECTORS) if along_walks else (DEAR_POINTS if is_dear else WHOLE_POINTS)
     is_whole = isinstance(size, int) and size <= most * lanes and (body.folded == 1 or not along_walks)
     shown = ", ".join(f"axis {axis}: {costs[axis]}" for axis in costs)
     how = "a row is one block" if is_whole else f"{BLOCK_VECTORS * lanes} elements at a time"

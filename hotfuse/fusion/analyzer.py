@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
+from hotfuse.fusion.walks import KEPT, LEVELS, NORMS, Walks, walks_of
+from hotfuse.fusion.whereabouts import located
 from hotfuse.hardware.pairs import ABREAST, ACROSS, STRIPS
 from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, IN_ORDER, STRIDED, Touch, Use, Work
 from hotfuse.ir.dim import Dim, substitute, symbols_of
@@ -27,6 +29,8 @@ TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
 WHOLE_POINTS = 512  # side by side, that are not taken apart
 TILE_ROWS, CHUNK_TILES, CHAIN_TILES = 8, 8, 2  # of products and chains, about (`codegen/loop_order`)
+WHOLE_ROW, DEAR_ROW = 384, 128  # elements that stay in registers as one block, about, without functions and with some
+SQUARE = 16  # elements of each side of what is turned in registers
 STRIP = 64  # columns, about, that a task folds where they are many
 # vector operations that a function is worth; others count as one
 _STEPS = {
@@ -38,11 +42,12 @@ _STEPS = {
 _DIVISION = 6
 # of rows as wholes, for each of their elements
 _ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
-_WALKS = {"layer_norm": 2, "softmax": 2, "log_softmax": 2, "logsumexp": 2, "argmax": 2, "argmin": 2}
+_AGAIN_STEPS = 4  # of an element of a norm, once its row is folded
 _SCORE_STEPS = 18  # of an attention's softmax, for each score
 # of the operations of norms whose steps wait for each other, where four rows of so many elements go abreast (0.7 to 0.85)
 _ABREAST_STEPS, _ABREAST_MOST = {"layer_norm": 0.75, "softmax": 0.8, "log_softmax": 0.8}, 192
 _ABREAST = 0.6  # of what a row takes beside its elements, where a few go abreast (layer_norm, softmax; Zen 5)
+_SCATTER_STEPS = 64  # of an element that is written far from its neighbours (Zen 5: 0.9 ns)
 _TURN_STEPS = 4  # of an element that is turned in registers on its way from or to memory
 
 Number = Callable[[Dim], int]
@@ -95,9 +100,13 @@ class Analyzer:
         is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
         is_across = group.variant == ACROSS
         products, uses = 0.0, []
+        walks = self._walks(group, row, is_down, is_across)
         for node in group.computing:
-            of_products, use = self._arithmetic(node, self._times(node, group, domain))
+            times = walks.times.get(node.id, 1) if walks else 1
+            of_products, use = self._arithmetic(node, self._times(node, group, domain) * (times if is_pointwise(node) else 1))
             products += of_products
+            if walks and times > 1 and node.op in NORMS:  # what it makes of its folds is computed again
+                uses.append(Use("again", (times - 1) * use.elements, _AGAIN_STEPS))
             if use.elements:
                 is_single = not is_down and not is_across and self._is_row_value(node, group)
                 rows = points / max(row, 1.0) if node.op in FOLDS and not is_down and not is_across else 0.0
@@ -110,6 +119,8 @@ class Analyzer:
             turned = sum(t.bytes / t.element for t in (*reads.values(), *writes) if t.bytes / t.element == points)
             inner = points / max(1, domain[-1])
             uses.append(Use("turn", turned, _TURN_STEPS))
+        if group.placed and group.folded:  # rows that are walked along are written element by element
+            uses.append(Use("scatter", sum(t.bytes / t.element for t in writes), _SCATTER_STEPS))
         tasks = max(1.0, self._tasks(group, points, max(1.0, row), max(1.0, inner)))  # of nothing as well
         return Work(
             group.kind,
@@ -122,19 +133,41 @@ class Analyzer:
             tuple(writes),
             tasks,
             max(1, len(group.links)),
-            max((touch.element for touch in (*reads.values(), *writes)), default=4),
+            max((touch.element for touch in writes), default=4),  # of what is computed: indices are as wide as they like
             sum(use.elements * use.steps for use in uses if use.is_single),
-            sum(_WALKS.get(node.op, 1) for node in group.computing if node.op in FOLDS),
+            walks.count if walks else 0,
             is_down,
             tuple(uses),
             self._matrices(group),
             self._lanes(group, points, tasks, is_down),
             _cut(points, tasks),
+            sum((times - 1) * reads[name].bytes for name, times in walks.reads.items() if name in reads) if walks else 0.0,
         )
 
     def tasks_of(self, group: Fused) -> float:
         """How many pieces threads can share."""
         return self.work(group).tasks
+
+    def _walks(self, group: Fused, row: float, is_down: bool, is_across: bool) -> Walks | None:
+        """Along its rows; None where nothing is folded."""
+        folds = {node.op for node in group.computing if node.op in FOLDS}
+        if group.kind != "rows" or not group.folded or not LEVELS.keys() >= folds:
+            return None
+        results = results_of(group, self._graph, self._layouts)
+        is_dear = any(node.op in KEPT for node in group.computing)
+        is_whole = is_across or (not is_down and row <= (DEAR_ROW if is_dear else WHOLE_ROW))
+        found = walks_of(group.computing, results, lambda node: self._is_row_value(node, group), self._root, not is_down)
+        return replace(found, times={}, reads={}) if is_whole else found
+
+    def located(self, plan: Sequence[Work]) -> list[Work]:
+        """The work of groups that run in this order, with where each of them has its bytes."""
+        names = {touch.name for work in plan for touch in (*work.reads, *work.writes)}
+        outputs = {self._root(name) for name in self._graph.outputs}
+        return located(plan, {name: self._bytes(name) for name in names}, {*self._graph.inputs, *outputs, *self._weights})
+
+    def _bytes(self, name: str) -> float:
+        type = self._values[name].type if name in self._values else None
+        return _product(self._shape(name)) * type.dtype.bytes if isinstance(type, TensorType) else 0.0
 
     def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:
         """How many points lie side by side: all, where each of them has elements of its own wherever something is read."""
@@ -268,11 +301,26 @@ class Analyzer:
         is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
         if group.folded and not is_down:
             return float(math.ceil(points / row / max(1.0, most // row)))
+        if (square := self._square(group)) is not None:
+            return float(math.ceil(square[0] / SQUARE) * math.ceil(square[1] / max(SQUARE, most // SQUARE)))
         along = inner if inner <= WHOLE_POINTS else min(inner, most)
         if group.variant == STRIPS:
             along = min(inner, float(STRIP >> group.grain))
         many = max(1.0, most // max(1.0, row * along))
         return float(math.ceil(points / row / inner / many) * math.ceil(inner / along))
+
+    def _square(self, group: Fused) -> tuple[float, float] | None:
+        """Of what is turned in registers, the elements along memory and across it; None where nothing is."""
+        if group.folded or group.kind not in ("rows", "copy"):
+            return None
+        for node in group.computing:
+            for name in node.uses:
+                layout = self._layouts.get(name)
+                if layout is not None and self._access(name) == STRIDED and 1 in layout.strides:
+                    sizes = [self._number(size) for size in layout.shape]
+                    along = sizes[layout.strides.index(1)]
+                    return float(along), _product(sizes) / max(1, along)
+        return None
 
 
 def analyse(
@@ -284,32 +332,14 @@ def analyse(
 ) -> list[Work]:
     """What each group does, in the order they run."""
     analyzer = Analyzer(graph, values, layouts, sizes)
-    return placed([analyzer.work(group) for group in groups])
-
-
-def placed(plan: Sequence[Work]) -> list[Work]:
-    """The work of groups that run in this order, call after call: from how far each of them has its bytes."""
-    last: dict[str, tuple[float, Work]] = {}
-    clock = 0.0
-    for turn in range(2):  # the call before, and this one
-        works = []
-        for work in plan:
-            if turn:
-                reads, writes = (tuple(_since(t, clock, *last[t.name]) for t in ts) for ts in (work.reads, work.writes))
-                works.append(replace(work, reads=reads, writes=writes))
-            clock += work.moved
-            last |= {touch.name: (clock, work) for touch in (*work.reads, *work.writes)}
-    return works
-
-
-def _since(touch: Touch, now: float, then: float, by: Work) -> Touch:
-    """Its own bytes move between two touches, too."""
-    return replace(touch, distance=now - then + touch.bytes, lanes=by.lanes, cut=by.cut)
+    return analyzer.located([analyzer.work(group) for group in groups])
 
 
 def _cut(points: float, tasks: float) -> float:
     """Of the points, the part that the first of two threads has: whole tasks, all as long but the last one."""
-    each = points / tasks if tasks < 2 or points <= TASK_POINTS else max(points / tasks, min(TASK_POINTS, points / (tasks - 1)))
+    if tasks < 2:
+        return 1.0
+    each = points / tasks if points <= TASK_POINTS else max(points / tasks, min(TASK_POINTS, points / (tasks - 1)))
     return min(1.0, tasks // 2 * each / max(points, 1.0))
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotfuse.errors import IllegalEdit
-from hotfuse.fusion.analyzer import Analyzer, placed
+from hotfuse.fusion.analyzer import Analyzer
 from hotfuse.fusion.candidates import Candidate, find, verdicts
 from hotfuse.fusion.chains import make_chains
 from hotfuse.fusion.criteria import Score, score, show
@@ -162,7 +162,8 @@ class Engine:
         self._legality = Legality(graph, values, layouts)
         self.draft = Draft(graph, layouts, groups)
         items = [item for item in self.draft if item.group is not None]
-        self._works = dict(zip(items, placed([self._analyzer.work(i.group) for i in items if i.group]), strict=True))
+        works = self._analyzer.located([self._analyzer.work(item.group) for item in items if item.group])
+        self._works = dict(zip(items, works, strict=True))
         self._seconds = dict(zip(items, planner.model.predict(list(self._works.values())).seconds.tolist(), strict=True))
         self._steps: list[Step] = []
         self._doubtful: dict[Item, None] = {}  # what edits are about that may pay and are not sure
@@ -321,7 +322,9 @@ class Engine:
         def far(touches: Iterable[Touch], is_write: bool) -> tuple[Touch, ...]:
             found = ((t, known.get((t.name, is_write), known.get((t.name, not is_write)))) for t in touches)
             return tuple(
-                replace(t, distance=t.bytes) if k is None else replace(t, distance=k.distance, lanes=k.lanes, cut=k.cut)
+                replace(t, distance=t.bytes)
+                if k is None
+                else replace(t, distance=k.distance, handed=k.handed * min(1.0, t.bytes / max(k.bytes, 1.0)))
                 for t, k in found
             )
 

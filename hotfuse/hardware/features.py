@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hotfuse.hardware.prior import Bound, issued, roofline
+from hotfuse.hardware.prior import Bound, handed_s, issued, roofline
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
 
@@ -23,9 +23,9 @@ FEATURES = (
     "rows", "row steps", "uneven", "tail", "operands", "results", "strided", "turned", "gathered", "read from", "written to",
     "intensity", "walks", "down", "steps of a point", "read for a point", "written for a point", "near bytes",
     "tasks of a thread", "issued", "matrix rows", "tile rest", "folded rows", "functions", "from middle", "from far",
-    "from others", "to others", "lanes",
+    "from others", "to others", "lanes", "handed", "read again", "whole row",
     "arithmetic", "memory", "arithmetic / memory", "overhead / all",
-    "threads", "multiply-adds", "near", "middle", "far", "barrier",
+    "threads", "multiply-adds", "near", "middle", "far", "barrier", "handing over",
 )  # fmt: skip
 NEAR, MIDDLE, FAR = 16 << 10, 1 << 20, 1 << 24
 TAIL = 16  # elements: what is left of a row behind whole vectors
@@ -69,8 +69,11 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         sum(use.elements for use in work.uses if use.steps > CHEAP) / max(work.points, 1.0),
         _beyond(work, MIDDLE, threads),
         _beyond(work, FAR, threads),
-        *(_log(work.of_others(touches) * (threads > 1)) for touches in (work.reads, work.writes)),
+        *(_log(sum(touch.handed for touch in touches) * (threads > 1)) for touches in (work.reads, work.writes)),
         work.lanes * (threads > 1),
+        handed_s(work, rates, 1) * (threads > 1) / max(bound.seconds, 1e-12),
+        _log(work.read_again),
+        math.ceil(work.inner / TAIL) if work.walks and not work.is_down else 0.0,
         _seconds(bound.arithmetic_s),
         _seconds(bound.memory_s),
         _seconds(bound.arithmetic_s) - _seconds(bound.memory_s),
@@ -79,6 +82,7 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         _log(rates.fma.of(threads)),
         *(_log(rates.read.at(size, threads)) for size in (NEAR, MIDDLE, rates.read.bytes[-1])),
         _seconds(rates.barrier_s),
+        _log(rates.handed),
     ]
 
 

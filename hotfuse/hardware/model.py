@@ -51,7 +51,7 @@ class Model:
         rows, prior = pair_rows(edits, self.rates, self.threads)
         if self.pairs is None:
             return prior[:, None]
-        return np.asarray(prior[:, None] * np.exp(self.pairs.trees(rows)))
+        return np.asarray(np.exp(self.pairs.trees(rows)))
 
     def predict(self, works: Sequence[Work]) -> Predicted:
         rows, prior_s = rows_of(works, self.rates, self.threads)

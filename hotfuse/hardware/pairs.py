@@ -3,7 +3,10 @@
 The ratio of two times is known better than either: what a machine is slow at just then, and what the model does not see of a
 graph, is in both. So a forest of its own learns ratios, from pairs that were timed in turns, as the other learns times.
 
-    works that go, works that come, the edit  ->  PAIR_FEATURES  ->  logarithm of the ratio over what the roofline says of it
+    works that go, works that come, the edit  ->  PAIR_FEATURES  ->  logarithm of the ratio
+
+What the roofline says of the ratio is among the features, and not what the forest learns the rest of: where it errs, it does
+so by more than most ratios differ from one. Ratios beyond `MOST` are learned as that: what decides are those around one.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP = "across", "abreast", "strips", "height
 VARIANTS = (ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other loops
 SAME = (GRAIN, *VARIANTS)  # edits that leave a kernel its nodes
 EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, SPLIT, *SAME)
+MOST = 0.5  # logarithm of a ratio that is learned
 _SIDE = (
     "groups", "points", "inner", "steps", "row steps", "products", "read", "written", "turned", "streams", "tasks", "walks",
+    "handed", "read again", "seconds",
     "arithmetic", "memory", "sum",
 )  # fmt: skip
 PAIR_FEATURES = (
@@ -98,6 +103,9 @@ def _side(works: Sequence[Work], bounds: Sequence[Bound]) -> list[float]:
         float(max(len(work.reads) + len(work.writes) for work in works)),
         _log(min(work.tasks for work in works)),
         float(sum(work.walks for work in works)),
+        _log(sum(work.handed for work in works)),
+        _log(sum(work.read_again for work in works)),
+        _seconds(sum(bound.seconds for bound in bounds)),
         _seconds(sum(bound.arithmetic_s for bound in bounds)),
         _seconds(sum(bound.memory_s for bound in bounds)),
         _seconds(sum(bound.arithmetic_s + bound.memory_s for bound in bounds)),

@@ -6,6 +6,7 @@ costs to hand out tasks and to meet comes on top. Threads help as far as there a
     arithmetic = products, in tiles that fill registers or do not / (multiply-adds a second)
                + operators, by what elements and rows of each were measured to take, or by how many operations it is worth
     memory     = sum over what is touched of    bytes / bandwidth at the distance that they come from
+               + what threads take over from each other's caches / the rate of that
     seconds    = max(arithmetic, memory) + a step, or a barrier where there is a team
 """
 
@@ -52,7 +53,15 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
         arithmetic *= math.ceil(work.tasks / team) * team / work.tasks
     memory = sum(_seconds(touch, rates.read, team) for touch in work.reads)
     memory += sum(_seconds(touch, rates.write, team) for touch in work.writes)
+    memory += work.read_again / (rates.read.at(max(work.row * work.element, 1.0), team) * 1e9)
+    if threads > 1:
+        memory += handed_s(work, rates, team)
     return Bound(arithmetic, memory, KERNEL_S + (rates.call_s if threads == 1 else rates.barrier_s))
+
+
+def handed_s(work: Work, rates: Rates, team: int) -> float:
+    """Of what threads take over from each other, each at the same time as the others."""
+    return work.handed / (rates.handed * 1e9 * team)
 
 
 def arithmetic_s(work: Work, rates: Rates, team: int) -> float:

@@ -12,14 +12,16 @@ import bisect
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hotfuse.errors import ParseError
 from hotfuse.hardware.spec import Spec
 
-FORM = 3  # of the text, and of what was measured how
+FORM = 4  # of the text, and of what was measured how
 KIB, MIB = 1 << 10, 1 << 20
+ALIKE = 1.3  # times: rates of one arrangement of cores differ by a tenth, of two by two to four times
+OWN_BYTES = MIB  # in the caches that a core has for itself
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,39 @@ class Rates:
     memory_bytes: int
     spread: float  # of repeated measurements: half of them lie within this part of their median
     vector_bytes: int = 64  # of those that code was generated with
+    handed: float = 30.0  # GB/s at which a thread takes over what another one's cache has
     operators: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # seconds of an element and of a row, one thread
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """How near the cores of a team are to each other just now: GB/s at which a thread takes over what another one's cache has,
+    and how many times as much as one thread all of them compute."""
+
+    handed: float
+    together: float
+
+    def is_like(self, other: Closeness) -> bool:
+        """Whether cores lie as they lay then: on the same chip, on different ones, or on one core."""
+        pairs = (self.handed, other.handed), (self.together, other.together)
+        return all(max(pair) <= ALIKE * min(pair) for pair in pairs)
+
+
+def rates_now(rates: Rates, close: Closeness | None) -> Rates:
+    """Those of a machine whose cores are as near to each other as they were just felt to be. Halves of one core share its
+    arithmetic and its own caches."""
+    if close is None or rates.threads == 1:
+        return rates
+    known = rates.fma.team / max(rates.fma.one, 1e-9)
+    share = min(1.0, close.together / known)
+    if share * ALIKE > 1:
+        return replace(rates, handed=close.handed)
+    own = tuple(size <= OWN_BYTES for size in rates.read.bytes)
+    read, write = (
+        replace(curve, team=tuple(rate * share if is_own else rate for rate, is_own in zip(curve.team, own, strict=True)))
+        for curve in (rates.read, rates.write)
+    )
+    return replace(rates, read=read, write=write, fma=Pair(rates.fma.one, rates.fma.team * share), handed=close.handed)
 
 
 def typical_rates(spec: Spec, threads: int) -> Rates:
@@ -107,6 +141,7 @@ def read_rates(text: str) -> Rates:
         parts: dict[str, Any] = {name: _curve(found.pop(name)) for name in ("read", "write")}
         parts |= {name: Pair(**_numbers(found.pop(name), 0.0)) for name in ("fma", "amx")}
         parts["operators"] = {str(op): _operator(costs) for op, costs in found.pop("operators").items()}
+        _check(found["handed"], 1e-9)
         return Rates(**parts, **_numbers(found, 0.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ParseError(f"these are no rates: {type(error).__name__}: {error}") from None

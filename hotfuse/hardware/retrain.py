@@ -7,13 +7,14 @@ TrainRequest: samples, and the forest in use    ->  TrainReply: a forest, and ho
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from hotfuse.hardware.forest import Forest, read_forest, write_forest
-from hotfuse.hardware.pairs import SAME
+from hotfuse.hardware.pairs import MOST, SAME
 from hotfuse.hardware.samples import Samples
 from hotfuse.hardware.training import Quality, quality, train
 
@@ -51,7 +52,8 @@ def train_here(asked: TrainRequest) -> TrainReply:
     if len(rest) < LEAST or len(held) < LEAST // 5:
         return TrainReply(b"", None, None, spread, time.process_time() - begun)
     before = _judged(read_forest(asked.known), held, asked.are_ratios) if asked.known else None
-    forest = train(rest.rows, rest.prior_s, rest.seconds, rest.spread, asked.names)
+    most = MOST if asked.are_ratios else math.inf
+    forest = train(rest.rows, rest.prior_s, rest.seconds, rest.spread, asked.names, most=most)
     after = _judged(forest, held, asked.are_ratios)
     is_better = before is None or after.median_error < before.median_error
     return TrainReply(write_forest(forest) if is_better else b"", before, after, spread, time.process_time() - begun)

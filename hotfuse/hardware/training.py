@@ -7,6 +7,7 @@ between those that it did.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +42,15 @@ def train(
     names: tuple[str, ...] = FEATURES,
     seed: int = 0,
     counts: Array | float = 1.0,
+    most: float = math.inf,
 ) -> Forest:
     """The forest of samples: features, what the roofline says, what was measured, and how far repeated measurements lay apart;
-    each counts as often as `counts` say."""
+    each counts as often as `counts` say. Logarithms beyond `most` are learned as that."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, random_state=seed)
-    model.fit(rows.astype(np.float32), np.log(seconds / prior_s), sample_weight=counts / (SURE + spread))
+    logs = np.clip(np.log(seconds / prior_s), -most, most)
+    model.fit(rows.astype(np.float32), logs, sample_weight=counts / (SURE + spread))
     return _as_arrays([estimator.tree_ for estimator in model.estimators_], names)
 
 

@@ -9,19 +9,17 @@ of everything else, of which a function like exp takes many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 IN_ORDER, STRIDED, GATHERED = 0, 1, 2  # how memory is gone through
 ACCESSES = ("in order", "strided", "gathered")
 ALONE, BY_ROWS, BY_COLUMNS = 0, 1, 2  # how threads share a kernel's points: each has its own part (`docs/decisions/0018`)
-HALF = 0.5  # of what two threads share in another way
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Some bytes of a value that are read or written. `distance`: bytes moved since they were touched before; `lanes`: how
-    threads shared the kernel that did, and `cut`: up to where the first of two had its part: whose cache has the bytes."""
+    """Some bytes of a value that are read or written. `distance`: bytes moved since they were touched before; `handed`: of
+    them those that a thread takes over from the cache of another, where there are two (`fusion/whereabouts`)."""
 
     name: str
     bytes: float
@@ -29,8 +27,7 @@ class Touch:
     element: int = 4  # bytes of one
     access: int = IN_ORDER
     is_weight: bool = False
-    lanes: int = BY_ROWS
-    cut: float = 0.5
+    handed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,8 @@ class Work:
     uses: tuple[Use, ...] = ()
     matrices: float = 1.0  # products of so many, which share no rows
     lanes: int = BY_ROWS
-    cut: float = 0.5
+    cut: float = 0.5  # of the points, what the first of two threads has
+    read_again: float = 0.0  # bytes, by later walks along a row
 
     @property
     def read(self) -> float:
@@ -82,14 +80,10 @@ class Work:
     def moved(self) -> float:
         return self.read + self.written
 
-    def of_others(self, touches: Iterable[Touch]) -> float:
-        """Of what is touched, the bytes that another thread touched last."""
-        return sum(touch.bytes * (HALF if self.is_across(touch) else abs(touch.cut - self.cut)) for touch in touches)
-
-    def is_across(self, touch: Touch) -> bool:
-        """Whether threads share the points along another axis than those did that touched it last."""
-        apart = {touch.lanes, self.lanes} == {BY_ROWS, BY_COLUMNS}
-        return self.lanes != ALONE and (apart or touch.access == STRIDED)
+    @property
+    def handed(self) -> float:
+        """Of what is touched, the bytes that a thread takes over from another."""
+        return sum(touch.handed for touch in (*self.reads, *self.writes))
 
     @property
     def flops(self) -> float:

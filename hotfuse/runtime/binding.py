@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hotfuse.ir.arena import Interval, plan_arena
 from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.ops.sequence import GATHERING
@@ -19,7 +20,7 @@ from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import STRING, TensorType, Type
 from hotfuse.runtime.concrete import check_size, concrete_attrs, concrete_values, learned_sizes
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
-from hotfuse.runtime.memory import Interval, Placement, plan_arena
+from hotfuse.runtime.memory import Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from hotfuse.runtime.build_jobs import worker_job
 from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
 from hotfuse.runtime.course import Course, Found
+from hotfuse.runtime.pulse import Pulse
 from hotfuse.runtime.quiet import Quiet
 from hotfuse.runtime.specimens import Specimen, specimen
 
@@ -86,6 +87,7 @@ def gather(
         progress(passed(), len(times), f"waiting: others have {cores:.1f} cores")
 
     waiting: deque[Course] = deque()  # for being timed again
+    pulse = pulse_of(calibration)
 
     def take(course: Course) -> None:
         nonlocal times, ratios
@@ -101,7 +103,7 @@ def gather(
             if quiet is not None and not quiet.wait(pause):
                 break
             progress(passed(), len(times), f"{series.what} {number}")
-            course = begin(calibration, series, config, number) if is_on else None
+            course = begin(calibration, series, config, number, pulse) if is_on else None
             if course is not None:
                 waiting.append(course)
             if len(waiting) > LATER or (waiting and not is_on):
@@ -120,16 +122,22 @@ def gather(
 
 def timed(calibration: Calibration, config: Config, number: int, series: Series = SPECIMENS) -> Found:
     """What the groups of one subject took, and what edits made of it."""
-    course = begin(calibration, series, config, number)
+    course = begin(calibration, series, config, number, pulse_of(calibration))
     return (no_samples(TIMES.columns), no_samples(RATIOS.columns)) if course is None else course.found()
 
 
-def begin(calibration: Calibration, series: Series, config: Config, number: int) -> Course | None:
+def pulse_of(calibration: Calibration) -> Pulse | None:
+    """To feel how near cores are to each other, where there are several."""
+    threads = calibration.rates.threads
+    return Pulse(calibration.spec, threads, calibration.cache) if threads > 1 else None
+
+
+def begin(calibration: Calibration, series: Series, config: Config, number: int, pulse: Pulse | None = None) -> Course | None:
     """A subject on its course, timed once: some on one thread, the others on all. None where it cannot run and need not: that
     teaches nothing."""
     threads = 1 if number % ALONE == 0 else calibration.rates.threads
     try:
-        course = Course(calibration, series.subject(number), replace(config, threads=threads), series.first + number)
+        course = Course(calibration, series.subject(number), replace(config, threads=threads), series.first + number, pulse)
         course.run()
         return course
     except HotfuseError:

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from hotfuse.runtime.driver import Driver, Job, Step, get_driver
 from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.objects import object_of_ir
 from hotfuse.runtime.probe_ir import FLOPS_PER_TILE, TILES, chains, probe_ir
+from hotfuse.runtime.pulse import Pulse
 from hotfuse.runtime.quiet import Quiet
 
 ROUND_S = 0.002
@@ -137,12 +139,16 @@ def measure_rates(
     is measured (NoIdleCores). `progress` is told what comes next, as which of how many."""
     _wait(quiet, progress, 1, 1)  # before memory is taken
     prober = Prober(spec, threads, cache)
+    pulse = Pulse(spec, threads, cache) if threads > 1 else None
+    handed: list[float] = []
     done = itertools.count(1)
 
     def told(what: str) -> None:
         number, of = next(done), 2 * PASSES * len(prober.sizes) + 4
         _wait(quiet, progress, number, of)
         progress(what, number, of)
+        if pulse is not None:
+            handed.append(pulse.feel().handed)
 
     def curve(probe: str) -> Curve:
         best = dict.fromkeys(prober.sizes, (0.0, 0.0))
@@ -163,7 +169,8 @@ def measure_rates(
     told("fresh memory")
     touch = prober.touch()
     memory_bytes, spread = usable_memory_bytes() or 0, statistics.median(prober.spreads)
-    return Rates(threads, read, write, fma, amx, *costs, touch, memory_bytes, spread, spec.vector_bytes)
+    found = Rates(threads, read, write, fma, amx, *costs, touch, memory_bytes, spread, spec.vector_bytes)
+    return replace(found, handed=statistics.median(handed)) if handed else found
 
 
 def _wait(quiet: Quiet | None, progress: Progress, number: int, of: int) -> None:

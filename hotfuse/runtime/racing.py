@@ -1,5 +1,7 @@
 """Racing: plans of one graph timed in turns, on inputs of a real call, group by group and as whole calls. These go the short
-way (`runtime/quick`), as calls of a session do: what one thread does all by itself needs less of Python.
+way (`runtime/quick`), as calls of a session do: what one thread does all by itself needs less of Python. Groups of a plan that
+is one run of kernels are timed by the stopwatch alone, and not by a tracer, whose own work takes ten times as long as many a
+call: there are more calls in the same time, and nothing else goes through the caches in between.
 
 State: a `Track` keeps the kernels that were made, and the executors of the last plans.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +22,19 @@ from hotfuse.fusion.tuning import Lap, Race, computing
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import Hoisted
+from hotfuse.runtime.binding import BoundPlan
 from hotfuse.runtime.building import build_groups
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.quick import ShortWay
+from hotfuse.runtime.segment import Segment
+from hotfuse.runtime.stopwatch import Stopwatch, get_stopwatch
 from hotfuse.runtime.trace import Trace
-from hotfuse.runtime.tracer import Outlines, Tracer
+from hotfuse.runtime.tracer import Outline, Outlines, Tracer, outline
 
 WARM = 2  # calls of each that nobody times
-LEAST, MOST = 7, 100  # calls of each, with times of groups and without
+LEAST, MOST = 7, 250  # calls of each, with times of groups and without
 FEWEST, LEAST_S = 2, 1.0  # calls of each, where the least would take longer than that
 LONG_S = 0.035  # in which there may be more than the least
 
@@ -44,6 +49,8 @@ class _Runner:
     executor: Executor
     short: ShortWay
     units: dict[str, frozenset[str]]
+    segment: Segment | None  # where that is all there is to run
+    outline: Outline
 
 
 class Track:
@@ -74,16 +81,24 @@ class Track:
         """What the groups of two plans take; whole calls are not timed."""
         pair = [self._runner(groups) for groups in (first, second)]
         traces: list[list[Trace]] = [[], []]
+        readings: list[list[Array]] = [[], []]
+        watch = get_stopwatch()
         for runner in pair * WARM:
             self._call(runner)
 
         def watched(place: int) -> None:
-            executor = pair[place].executor
+            executor, segment = pair[place].executor, pair[place].segment
+            if segment is not None:
+                segment.run_by(lambda job: readings[place].append(watch.run(job).cells), *self._given)
+                return
             executor.watch_next(self._tracer(executor, traces[place]))
             executor.run(self._given)
 
         _in_turns(watched)
-        before, after = (_laps(found, runner.units) for found, runner in zip(traces, pair, strict=True))
+        before, after = (
+            _laps(_taken_in(found, runner.outline, watch) if found else _taken(traced), runner.units)
+            for found, traced, runner in zip(readings, traces, pair, strict=True)
+        )
         return before, after
 
     def _call(self, runner: _Runner) -> None:
@@ -98,8 +113,11 @@ class Track:
             executor = build_executor(self._main, build, self._shop.kernels, NUMPY, self._config)
             executor.run(self._given)
             short = ShortWay(self._graph.inputs, 1)
-            short.learn(self._given, executor.bound(tuple(map(NUMPY.type_of, self._given))))
-            found = _Runner(executor, short, {unit.name: computing(unit.nodes, self._layouts) for unit in build.units})
+            types = tuple(map(NUMPY.type_of, self._given))
+            bound = executor.bound(types)
+            short.learn(self._given, bound)
+            units = {unit.name: computing(unit.nodes, self._layouts) for unit in build.units}
+            found = _Runner(executor, short, units, _segment(bound), outline(executor.plan.graph, bound, types))
         self._known[key] = found
         while len(self._known) > 3:
             del self._known[next(iter(self._known))]
@@ -118,19 +136,40 @@ def _in_turns(run: Callable[[int], None]) -> None:
         turn += 1
 
 
-def _laps(traces: Sequence[Trace], units: dict[str, frozenset[str]]) -> list[Lap]:
-    """What each unit, or node, took: the mean of the shorter half of all times. Some processors' counters move ten nanoseconds
-    at a time, which is as long as some kernels take: a mean tells those apart, and no single time does."""
+def _segment(bound: BoundPlan) -> Segment | None:
+    """The one run of kernels over the inputs that a bound plan is, if it is one."""
+    if len(bound.steps) != 1 or bound.steps[0].inputs != bound.inputs:
+        return None
+    function = bound.steps[0].function
+    return function if isinstance(function, Segment) else None
+
+
+def _taken(traces: Sequence[Trace]) -> dict[str, Array]:
+    """Seconds of each unit, or node, call by call."""
     taken: dict[str, list[float]] = {}
     for trace in traces:
         for piece, lap in zip(trace.pieces, trace.times, strict=True):
             taken.setdefault(piece.unit, []).append(lap.seconds)
+    return {name: np.array(times) for name, times in taken.items()}
+
+
+def _taken_in(readings: Sequence[Array], outline: Outline, watch: Stopwatch) -> dict[str, Array]:
+    """The same, of readings of one run of kernels."""
+    seconds = watch.laps(np.stack(readings)).seconds
+    taken = {piece.unit: np.zeros(len(readings)) for piece in outline.pieces}
+    for part, place in enumerate(outline.places[0]):
+        taken[outline.pieces[place].unit] += seconds[:, part]
+    return taken
+
+
+def _laps(taken: Mapping[str, Array], units: Mapping[str, frozenset[str]]) -> list[Lap]:
+    """What each unit, or node, took: the mean of the shorter half of all times. Some processors' counters move ten nanoseconds
+    at a time, which is as long as some kernels take: a mean tells those apart, and no single time does."""
     found = []
     for name, times in taken.items():
-        low, middle, high = statistics.quantiles(times, n=4)
+        low, middle, high = statistics.quantiles(times.tolist(), n=4)
         error = (high - low) / len(times) ** 0.5
-        shorter = [seconds for seconds in times if seconds <= middle]
-        found.append(Lap(units.get(name, frozenset({name})), statistics.fmean(shorter), error))
+        found.append(Lap(units.get(name, frozenset({name})), float(times[times <= middle].mean()), error))
     return found
 
 

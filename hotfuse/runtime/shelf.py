@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from hotfuse.ir.arena import ALIGNMENT
 from hotfuse.ir.graph import Graph
 from hotfuse.pace import breathe
-from hotfuse.runtime.memory import ALIGNMENT, aligned_block
+from hotfuse.runtime.memory import aligned_block
 
 HUGE_BYTES = 1 << 21  # of a page
 PIECE_BYTES = 1 << 21  # copied in one go: half a millisecond

@@ -69,14 +69,14 @@ class Stopwatch:
         return Reading(cells, cpu_s)
 
     def laps(self, cells: Array) -> Laps:
-        """What the cells of a reading say, in seconds."""
+        """What the cells of a reading say, in seconds; or those of several readings, along a first axis."""
         rate, came = self.seconds_per_cycle, cells[..., _BEGUN] > 0
-        busy = np.where(came, cells[..., _LEFT] - cells[..., _BEGUN], 0).sum(0)
-        waiting = np.where(came, cells[..., _WENT_ON] - cells[..., _LEFT], 0).sum(0)
+        busy = np.where(came, cells[..., _LEFT] - cells[..., _BEGUN], 0).sum(-2)
+        waiting = np.where(came, cells[..., _WENT_ON] - cells[..., _LEFT], 0).sum(-2)
         # the caller's thread may have been without a core while another did all the work: who did the tasks says when
-        begun = np.min(cells[..., _BEGUN], where=came, initial=np.iinfo(np.int64).max)
-        ended = np.max(cells[..., _LEFT], axis=0, where=cells[..., _TASKS] > 0, initial=0)
-        done = np.maximum.accumulate(np.maximum(ended, begun))
+        begun = np.min(cells[..., _BEGUN], axis=(-2, -1), where=came, initial=np.iinfo(np.int64).max, keepdims=True)[..., 0]
+        ended = np.max(cells[..., _LEFT], axis=-2, where=cells[..., _TASKS] > 0, initial=0)
+        done = np.maximum.accumulate(np.maximum(ended, begun), axis=-1)
         return Laps(np.diff(done, prepend=begun) * rate, busy * rate, waiting * rate, cells[..., _TASKS])
 
     @property

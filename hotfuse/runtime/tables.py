@@ -14,11 +14,11 @@ from typing import Any
 
 from hotfuse.codegen.recipe import Recipe
 from hotfuse.codegen.tile import TileProgram, scratch_offsets
+from hotfuse.ir.arena import Interval, plan_arena
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.graph import Node
 from hotfuse.ir.types import TensorType
 from hotfuse.runtime.kernels import Kernel
-from hotfuse.runtime.memory import Interval, plan_arena
 
 Span = tuple[str, int, int]  # a value, or "" and a place in the arena
 

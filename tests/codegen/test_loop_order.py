@@ -9,6 +9,8 @@ import pytest
 from hotfuse.codegen.body import Body, Fold, Given, Lookup, Product, Read, Scan, Step, Write
 from hotfuse.codegen.loop_order import (
     CHUNK_TILES,
+    DEAR_POINTS,
+    DEAR_ROW,
     LEAST_TILES,
     MOST_TILES,
     WHOLE_VECTORS,
@@ -19,7 +21,7 @@ from hotfuse.codegen.loop_order import (
 )
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_rows import lower_rows
-from hotfuse.codegen.tile import For, Load, Store, TileProgram, walk
+from hotfuse.codegen.tile import For, Load, Map, Store, TileProgram, walk
 from hotfuse.codegen.tile_check import check
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, symbol
@@ -162,6 +164,16 @@ def test_wider_vectors_make_wider_blocks() -> None:
     assert order.width == 64
     assert "64 elements at a time" in order.reasons[0]
     assert order_of(rows((M, 24 * 16), (24 * 16, 1), writes=(1, 0)), AVX512).is_whole
+
+
+@pytest.mark.parametrize(("folded", "vectors"), [(0, DEAR_POINTS), (1, DEAR_ROW)])
+def test_functions_of_many_elements_are_no_block(folded: int, vectors: int) -> None:
+    """Their code would be fetched for longer than it runs."""
+    for size, whole in ((vectors * LANES, True), (vectors * LANES + 1, False)):
+        plain = rows((M, size), (size, 1), folded)
+        assert order_of(plain).is_whole
+        dear = dataclasses.replace(plain, steps=(*plain.steps, Map("e", "exp", ("a",))))
+        assert order_of(dear).is_whole is whole
 
 
 @pytest.mark.parametrize(("size", "whole"), [(32 * LANES, True), (32 * LANES + 1, False)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotfuse.fusion.analyzer import Analyzer, analyse, numbers, placed, steps_of
+from hotfuse.fusion.analyzer import Analyzer, analyse, numbers, steps_of
 from hotfuse.fusion.rules import Fused, fuse
+from hotfuse.fusion.whereabouts import located
 from hotfuse.hardware.pairs import STRIPS
 from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
 from hotfuse.ir.builder import GraphBuilder
@@ -92,12 +93,13 @@ def test_from_how_far_bytes_come() -> None:
         touched = [tuple(Touch(name, float(size), 0.0) for name, size in part.items()) for part in (reads, writes)]
         return Work("rows", 1.0, 1.0, 1.0, 0.0, 0.0, *touched, 1.0)  # type: ignore[arg-type]
 
-    first, second = placed([piece({"x": 10, "w": 100}, {"a": 10}), piece({"a": 10}, {"y": 10})])
+    plan = [piece({"x": 10, "w": 100}, {"a": 10}), piece({"a": 10}, {"y": 10})]
+    first, second = located(plan, {"a": 10.0}, {"x", "w", "y"})
     by_name = {t.name: t.distance for work in (first, second) for t in work.reads}
     assert by_name["a"] == 10  # just written
-    assert by_name["w"] == 20 + 100  # one call ago: all that the second piece moved, and itself
-    assert by_name["x"] == 20 + 10
-    assert {t.name: t.distance for t in second.writes} == {"y": 120 + 10}
+    assert by_name["w"] == pytest.approx(20 + 100)  # one call ago: all that the second piece moved, and itself
+    assert by_name["x"] == pytest.approx(20 + 10)
+    assert {t.name: t.distance for t in second.writes} == {"y": pytest.approx(120 + 10)}
 
 
 def test_work_of_a_group_wherever_it_runs() -> None:

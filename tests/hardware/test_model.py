@@ -12,7 +12,7 @@ from hotfuse.hardware.model import OPTIMISM, UNTRAINED, Model
 from hotfuse.hardware.prior import KERNEL_S, issued, roofline
 from hotfuse.hardware.rates import Curve, Pair, Rates
 from hotfuse.hardware.training import train
-from hotfuse.hardware.work import ALONE, BY_COLUMNS, BY_ROWS, GATHERED, STRIDED, Touch, Use, Work
+from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Use, Work
 
 CURVE = Curve((1 << 14, 1 << 18, 1 << 27), (100.0, 50.0, 10.0), (200.0, 100.0, 12.0))
 RATES = Rates(2, CURVE, CURVE, Pair(50.0, 100.0), Pair(0.0, 0.0), 1e-7, 2e-6, 5e-7, 1.0, 1 << 34, 0.02)
@@ -94,15 +94,13 @@ def test_matrices_share_no_rows() -> None:
     assert issued(product, 64) == pytest.approx(8 / 3)
 
 
-def test_what_another_thread_touched_last() -> None:
-    touch = Touch("x", 1000.0, FAR, lanes=BY_ROWS, cut=0.5)
-    mine = work(lanes=BY_ROWS, cut=0.5)
-    assert mine.of_others([touch]) == 0.0
-    assert mine.of_others([replace(touch, cut=0.6)]) == pytest.approx(100.0)
-    assert mine.of_others([replace(touch, lanes=BY_COLUMNS)]) == 500.0
-    assert mine.of_others([replace(touch, access=STRIDED)]) == 500.0
-    assert mine.of_others([replace(touch, lanes=ALONE, cut=0.0)]) == 500.0
-    assert replace(mine, lanes=ALONE, cut=0.0).of_others([replace(touch, lanes=ALONE, cut=0.0)]) == 0.0
+def test_what_threads_take_over_from_each_other() -> None:
+    alone, both = (roofline(work(bytes=1e6), RATES, threads).memory_s for threads in (1, 2))
+    mine = work(bytes=1e6)
+    mine = replace(mine, reads=tuple(replace(touch, handed=1e6) for touch in mine.reads))
+    taken_s = mine.handed / (RATES.handed * 1e9 * 2)
+    assert roofline(mine, RATES, 2).memory_s == pytest.approx(both + taken_s)
+    assert roofline(mine, RATES, 1).memory_s == alone
 
 
 def test_features_have_names_and_are_finite() -> None:

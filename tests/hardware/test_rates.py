@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotfuse.errors import ParseError
-from hotfuse.hardware.rates import Curve, Pair, Rates, print_rates, rates_key, read_rates
+from hotfuse.hardware.rates import Closeness, Curve, Pair, Rates, print_rates, rates_key, rates_now, read_rates
 from hotfuse.hardware.spec import host_spec
 
 CURVE = Curve((1 << 14, 1 << 16, 1 << 20), (100.0, 64.0, 4.0), (200.0, 128.0, 8.0))
@@ -35,6 +35,17 @@ def test_the_text_form_says_all() -> None:
     assert read_rates(print_rates(RATES)) == RATES
 
 
+def test_rates_of_cores_that_were_moved() -> None:
+    near = rates_now(RATES, Closeness(70.0, 1.75))
+    assert near == replace(RATES, handed=70.0)
+    halves = rates_now(RATES, Closeness(120.0, 0.9))  # both threads on one core: half of what two do
+    assert halves.fma == Pair(50.0, 45.0)
+    assert halves.read.team == (100.0, 64.0, 4.0)
+    assert halves.read.one == RATES.read.one
+    assert rates_now(RATES, None) == RATES
+    assert rates_now(replace(RATES, threads=1), Closeness(1.0, 1.0)) == replace(RATES, threads=1)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -49,6 +60,7 @@ def test_the_text_form_says_all() -> None:
         (("read", "bytes"), [1, 3, 2]),
         (("read", "bytes"), []),
         (("barrier_s",), float("nan")),
+        (("handed",), 0.0),
         (("strange",), 1.0),
     ],
 )

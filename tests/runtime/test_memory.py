@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotfuse.runtime.memory import ALIGNMENT, Arena, ArenaPool, Interval, Placement, plan_arena
+from hotfuse.ir.arena import ALIGNMENT, Interval, plan_arena
+from hotfuse.runtime.memory import Arena, ArenaPool, Placement
 
 intervals = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 5000)).map(lambda t: Interval(t[0], t[0] + t[1], t[2])),

@@ -20,7 +20,7 @@ from hotfuse.runtime import planning
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.building import native_form
 from hotfuse.runtime.planning import keep_policy, known_policy
-from hotfuse.runtime.racing import Track, _laps, best_of
+from hotfuse.runtime.racing import Track, _laps, _taken, best_of
 from hotfuse.runtime.specimens import specimen
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
@@ -58,7 +58,7 @@ def test_a_lap_is_the_mean_of_the_shorter_half() -> None:
         Trace("", "", 0.0, 0.0, 0.0, (piece,), (PieceTime(seconds, seconds, 0.0, 1),))
         for seconds in (1e-8, 1e-8, 1e-8, 2e-8, 2e-8, 9e-6, 9e-6, 9e-6)
     ]
-    (lap,) = _laps(traces, {"u": frozenset({"n"})})
+    (lap,) = _laps(_taken(traces), {"u": frozenset({"n"})})
     assert lap.nodes == {"n"}
     assert lap.seconds == pytest.approx(1.4e-8)
 
