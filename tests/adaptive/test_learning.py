@@ -92,6 +92,11 @@ def session(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     monkeypatch.setattr(learning, "REST_S", 60.0)  # one trial
     ask = contests.Contests.ask  # whether kernels that are slow on purpose pay is not the question
     monkeypatch.setattr(contests.Contests, "ask", lambda self, m: ask(self, m) if isinstance(m.target, Revised) else None)
+    if request.param != ROWS:  # those of the form are what is looked at, not those for all sizes that come before it
+        find = learning.Learning.find
+        monkeypatch.setattr(
+            learning.Learning, "find", lambda self, unsure, *more: find(self, {f: u for f, u in unsure.items() if f}, *more)
+        )
     with hotfuse.load(two_readers(request.param), cache=config.cache, threads=1) as opened:
         rules(opened, baked_gain=5.0, build_share=0.0, keep_share=0.0, budget_s=0.001)
         yield opened
@@ -161,7 +166,7 @@ def test_an_edit_that_does_not_pay_is_taken_out_again(session: Session, monkeypa
     policy = known_policy(session.config, host_spec(session.config.isa))
     assert policy.regret > 0
     ends = [s for s in session.report().subgraphs if any(c.target == str(edit) for c in s.chapters)]
-    assert [story.state for story in ends] == ["retired"]
+    assert {story.state for story in ends} == {"retired"}
     serve(session, lambda: session.calls > 50 + learned_at(session))
     assert not revised(session)  # it rests
 
