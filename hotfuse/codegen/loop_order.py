@@ -104,12 +104,15 @@ def _order_across(body: Body, spec: Spec) -> RowOrder:
 
 
 def _order_abreast(body: Body, order: RowOrder, spec: Spec) -> RowOrder:
-    if not order.along_walks or not order.is_whole or body.folded != 1 or len(body.domain) < 2:
-        raise TileError("its rows are not one block each")
     length = body.domain[-1]
-    assert isinstance(length, int)
+    if not order.along_walks or body.folded != 1 or len(body.domain) < 2 or not isinstance(length, int):
+        raise TileError("its rows are not the last axis of several")
+    if length > WHOLE_VECTORS * (
+        spec.vector_bytes // 4
+    ):  # functions that are dear make blocks of rows alone shorter, not these
+        raise TileError("its rows are not one block each")
     rows = 4 if -(-length // (spec.vector_bytes // 4)) <= FOUR_VECTORS else 2
-    return replace(order, abreast=rows, reasons=(f"{rows} rows abreast; {order.reasons[0]}", *order.reasons[1:]))
+    return replace(order, is_whole=True, abreast=rows, reasons=(f"{rows} rows abreast; {order.reasons[0]}", *order.reasons[1:]))
 
 
 def _order_strips(body: Body, order: RowOrder, spec: Spec, grain: int) -> RowOrder:

@@ -21,6 +21,7 @@ from hotfuse.frontends import torch_skeleton, torch_watch
 from hotfuse.frontends.torch_skeleton import make_skeleton
 from hotfuse.frontends.torch_watch import ModuleWatch, same_state
 from hotfuse.pace import REST_S, WORK_S, Unhurried, hurry
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import build_pool, torch_captures
 from hotfuse.runtime.patience import LEAST_CALLS, MOST_CALLS, Patience
 from hotfuse.runtime.torch_classes import LOOK_EVERY
@@ -423,7 +424,8 @@ def test_captures_are_prepared_in_small_pieces(work: str) -> None:
     assert sorted(pace.pieces)[len(pace.pieces) // 2] < WORK_S
 
 
-def test_a_pace_rests_and_haste_does_not() -> None:
+def test_a_pace_rests_and_haste_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RIGHT_OF_WAY, "active", False)  # nobody knows of calls
     pace = Unhurried()
     started = time.monotonic()
     for _ in range(4):
