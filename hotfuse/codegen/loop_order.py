@@ -104,13 +104,12 @@ def _order_across(body: Body, spec: Spec) -> RowOrder:
 
 
 def _order_abreast(body: Body, order: RowOrder, spec: Spec) -> RowOrder:
+    """Rows are one block each here, of functions that are dear, too, though rows alone would not be (DEAR_ROW)."""
     length = body.domain[-1]
-    if not order.along_walks or body.folded != 1 or len(body.domain) < 2 or not isinstance(length, int):
-        raise TileError("its rows are not the last axis of several")
-    if length > WHOLE_VECTORS * (
-        spec.vector_bytes // 4
-    ):  # functions that are dear make blocks of rows alone shorter, not these
+    is_short = isinstance(length, int) and length <= WHOLE_VECTORS * (spec.vector_bytes // 4)
+    if not order.along_walks or not is_short or body.folded != 1 or len(body.domain) < 2:
         raise TileError("its rows are not one block each")
+    assert isinstance(length, int)
     rows = 4 if -(-length // (spec.vector_bytes // 4)) <= FOUR_VECTORS else 2
     return replace(order, is_whole=True, abreast=rows, reasons=(f"{rows} rows abreast; {order.reasons[0]}", *order.reasons[1:]))
 
