@@ -33,11 +33,12 @@ STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
 CROWDED = 0.8  # of it with a call under way: no room is left between calls
 RARE = 4  # turns, of which those have one that are in no hurry
 PAUSES = 8  # that are remembered
+BEGINNING = 0.8  # of a usual pause is still to come
 OVERDUE = 2.0  # times the longest of them: until then a call may begin at any moment
 SLIGHT = 0.1  # of a call's length: what is shorter slows it little, wherever it begins
 RETURN_S = 0.0002  # from the end of a call to its caller's next step
 IDLE_S = 30.0  # without a call behind which somebody works: the usher ends
-LINGER_S = 0.5  # between two pieces of work, for which calls still say so
+LINGER_S = 0.5  # after a process's work, for which calls still say so: it may be asked again
 LOOK_S = 0.001  # between looks for room
 LONGEST_S = 0.25  # that anybody waits for it
 
@@ -58,7 +59,8 @@ class RightOfWay:
         self._worker_in_turn: int | None = None
         self._threads = 0
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
-        self._ended_s = self._call_s = self._idle_s = 0.0
+        self._ended_s = self._call_s = 0.0
+        self._idle_s = -math.inf
         self._pauses: deque[float] = deque(maxlen=PAUSES)
         self._usher: threading.Thread | None = None
         self._paused = threading.Event()
@@ -118,22 +120,26 @@ class RightOfWay:
                 self._part(process)
 
     def room_s(self) -> float:
-        """How long no call is to be expected: until the shortest of the last pauses that were longer than this one is so far.
-        None where one is overdue; endless where nobody seems to call any more, or nothing is known of pauses."""
+        """How long no call is to be expected, where this pause is as the last ones were in the median. None where a call is
+        due; endless where nobody seems to call any more, or nothing is known of pauses."""
         with self._lock:
             if self._calls:
                 return 0.0
             passed_s = time.monotonic() - self._ended_s
             if passed_s > OVERDUE * max(self._pauses, default=0.0):
                 return math.inf
-            return min((pause for pause in self._pauses if pause > passed_s), default=passed_s) - passed_s
+            return max(0.0, self._usual_s() - passed_s)
+
+    def _usual_s(self) -> float:
+        """The last pauses' median."""
+        return sorted(self._pauses)[len(self._pauses) // 2] if self._pauses else 0.0
 
     def await_room(self, seconds: float) -> None:
-        """Wait for room for a piece of work that takes so long, or for the beginning of a pause where none is as long; not if
+        """Wait for room for a piece of work that takes so long, or for the beginning of a pause where most are shorter; not if
         calls follow each other at once, or would hardly notice."""
         until_s = time.monotonic() + LONGEST_S
         while self.active and not self.crowded and seconds > SLIGHT * self._call_s and time.monotonic() < until_s:
-            if self.room_s() >= min(seconds, 0.8 * max(self._pauses, default=0.0)):
+            if self.room_s() >= min(seconds, BEGINNING * self._usual_s()):
                 return
             time.sleep(LOOK_S)
 
@@ -161,7 +167,8 @@ class RightOfWay:
             self._rare.discard(process)
             self._stop(process, False)
             self._direct()
-        self._idle_s = time.monotonic()
+            self._idle_s = time.monotonic()
+        self.active = bool(self._processes or self._threads) or time.monotonic() - self._idle_s < LINGER_S
 
     def review(self) -> None:
         """Look back, now and then: called by whoever works behind the models, or waits for a process that does."""

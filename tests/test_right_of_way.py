@@ -62,6 +62,11 @@ def test_calls_say_when_they_begin_for_a_little_longer(monkeypatch: pytest.Monke
     right = RightOfWay()
     with right.behind():
         pass
+    assert not right.active  # a thread of this process looks for itself
+    with spinning() as process, right.behind(process):
+        pass
+    with right.behind():
+        pass
     with right.call():
         assert right.active
     monkeypatch.setattr("hotfuse.right_of_way.LINGER_S", 0.0)
@@ -272,6 +277,11 @@ def test_a_long_piece_begins_early_in_a_pause() -> None:
         assert begun.is_set()
         assert not right.busy
         caller.join()
+
+
+def test_pauses_may_differ() -> None:
+    with with_pauses(0.002, 0.08, 0.05, 0.06) as right:
+        assert waited_s(right, 0.03) < 0.02  # the beginning of a pause is one, though one of them was short
 
 
 def test_where_no_pause_is_long_enough_the_beginning_of_one_must_do() -> None:

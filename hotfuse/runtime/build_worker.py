@@ -73,7 +73,7 @@ def _rare_answer(asked: object, ask_back: AskBack) -> bytes:
 
 def _prepare(greeting: bytes) -> None:
     """Import what every request needs, so that a warm process answers at once."""
-    from hotfuse.runtime import build_jobs  # noqa: F401
+    from hotfuse.runtime import array_call, build_jobs, driver_ir  # noqa: F401
     from hotfuse.runtime.build_work import warm_up
 
     threading.Thread(target=_get_ready, daemon=True).start()

@@ -214,7 +214,7 @@ class ChildProcess:
 
 def _make_nice(pid: int) -> None:
     """At once: before it is up, a child takes as much of a core as calls do. In the batch class it displaces nobody when it
-    goes on: who lets it is a caller that is about to return."""
+    goes on."""
     with contextlib.suppress(OSError):  # it is gone
         os.setpriority(os.PRIO_PROCESS, pid, min(os.nice(0) + NICE, 19))
     with contextlib.suppress(OSError, AttributeError):  # there is no such class

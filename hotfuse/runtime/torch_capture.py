@@ -76,8 +76,8 @@ class Kind:
     copy: bool
 
 
-def submit(job: CaptureJob, urgent: bool) -> None:
-    """Queue a job; it is worked on by another thread, in a child process."""
+def submit(job: CaptureJob, urgent: bool) -> Worker:
+    """Queue a job; it is worked on by another thread, in a child process: that of the worker."""
     kind = Kind(urgent, job.copy and not _why_not_copy())
     with _lock:
         worker = _workers.get(kind)
@@ -85,6 +85,7 @@ def submit(job: CaptureJob, urgent: bool) -> None:
             name = "hotfuse-capture" + ("-urgent" if urgent else "")
             worker = _workers[kind] = Worker(name, lambda: CaptureProcess(kind), IDLE_S)
     worker.jobs.put(_asked(job, kind))
+    return worker
 
 
 def _why_not_copy() -> str:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from hotfuse.frontends.torch_watch import ModuleWatch
     from hotfuse.runtime.cache import DiskCache
     from hotfuse.runtime.torch_class import ServedClass
+    from hotfuse.runtime.workers import Worker
 
+START_S = 5.0  # in which a capture process is there
 LATER_S = 0.01  # the first answer returns to its caller before the work behind it begins to compete for the interpreter
 
 
@@ -170,18 +172,21 @@ class Captures:
         if self.config.capture == "blocking":
             capture_here(job)
             return
-        submit(job, urgent)
+        worker = submit(job, urgent)
         if self.config.adapts:
             with imports(self._pace()):
                 from hotfuse.runtime.build_pool import wake_workers
 
             wake_workers(self.config, most=1)  # the capture needs the cores more than a second one
             if not urgent:
-                self._import_ahead()
+                self._import_ahead(worker)
 
-    def _import_ahead(self) -> None:
-        """Import, while the capture process is at work, what its program will need here. A fork waits for imports: they come
-        in pieces."""
+    def _import_ahead(self, worker: Worker) -> None:
+        """Import, while the capture process is at work, what its program will need here. Not before there is one: no copy is
+        made amid imports."""
+        until_s = time.monotonic() + START_S
+        while worker.process is None and time.monotonic() < until_s:
+            time.sleep(LATER_S)
         with contextlib.suppress(Exception):  # an error comes again where the program is served
             with imports(self._pace()):
                 import hotfuse.runtime.torch_class  # noqa: F401
