@@ -63,11 +63,15 @@ def grouping_of(target: Target) -> Grouping:
 
 
 def changed_units(base: Made, edited: Made) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-    """The units that an edit takes out, and those that it puts in. A revised unit may be other code of the same nodes."""
+    """The units that an edit takes out, and those that it puts in. A revised unit may be other code of the same nodes, and so
+    may one that would fetch for a unit that goes."""
     before, after = {unit.nodes for unit in base.build.units}, {unit.nodes for unit in edited.build.units}
     named = set(edited.target.units) if isinstance(edited.target, Revised) else set()
-    gone = tuple(unit for unit in base.build.units if unit.nodes not in after or unit.name in named)
-    return gone, tuple(unit for unit in edited.build.units if unit.nodes not in before or unit.name in named)
+    rows = {unit.row for unit in base.build.units if unit.row and (unit.nodes not in after or unit.name in named)}
+    left_alone = {unit.nodes for unit in base.build.units if unit.fetches and unit.row in rows}
+    gone = tuple(u for u in base.build.units if u.nodes not in after or u.name in named or u.nodes in left_alone)
+    new = (u for u in edited.build.units if u.nodes not in before or u.name in named or u.nodes in left_alone)
+    return gone, tuple(new)
 
 
 def composed(made: Sequence[Made]) -> Build:
