@@ -26,7 +26,6 @@ CROWDED_S = 0.008  # where calls follow each other at once: they lose what it ta
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
 LONGEST_S = 0.05  # of such a rest
-
 IMPORT_S = 0.004  # that a module may take by itself
 
 Pace = Callable[[], None]

@@ -2,10 +2,10 @@
 
 A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes
 that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Callers stop
-them, and another thread, the usher, has them go on. Where there is
-hardly a moment without a call, that would starve them: they then run beside the calls, as nice as they are, one at a time and
-in turns, until there are moments again. (Calls lose what one of them takes; two together take twice as much.) Who works on what
-is in no hurry at all, like an audit, has one turn in four: calls lose a tenth while it runs.
+processes, and another thread, the usher, has them go on. Where there is hardly a moment without a call, that would starve them:
+they then run beside the calls, as nice as they are, one at a time and in turns, until there are moments again. (Calls lose what
+one of them takes; two together take twice as much.) Who works on what is in no hurry at all, like an audit, has one turn in
+four: calls lose a tenth while it runs.
 
 A thread that works behind calls cannot be stopped amid a piece of its work. What is long it begins where there is room for it:
 early in a pause, as long as pauses were of late (`await_room`).

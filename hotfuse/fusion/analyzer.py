@@ -155,7 +155,7 @@ class Analyzer:
             return None
         results = results_of(group, self._graph, self._layouts)
         is_dear = any(node.op in KEPT for node in group.computing)
-        is_whole = is_across or (not is_down and row <= (DEAR_ROW if is_dear else WHOLE_ROW))
+        is_whole = is_across or group.variant == ABREAST or (not is_down and row <= (DEAR_ROW if is_dear else WHOLE_ROW))
         found = walks_of(group.computing, results, lambda node: self._is_row_value(node, group), self._root, not is_down)
         return replace(found, times={}, reads={}) if is_whole else found
 
