@@ -21,8 +21,11 @@ from hotfuse.codegen.loop_order import (
 )
 from hotfuse.codegen.lower_gemm import Packing, lower_gemm
 from hotfuse.codegen.lower_rows import lower_rows
+from hotfuse.codegen.nest import DEAR
 from hotfuse.codegen.tile import For, Load, Map, Store, TileProgram, walk
 from hotfuse.codegen.tile_check import check
+from hotfuse.fusion import analyzer, variants
+from hotfuse.fusion.walks import KEPT
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.layout import Layout
@@ -298,3 +301,10 @@ def test_tasks_follow_the_order_and_its_reason_is_noted(m: int, n: int, k: int, 
         words.split()[0]: int(words.split()[-1 if "chunks" in words else 3]) for words in note.split("; ")[1].split(", ")
     }
     assert min(fetched, key=lambda side: fetched[side]) == first
+
+
+def test_the_roofline_counts_on_the_same_blocks() -> None:
+    """Fusion knows nothing of code: what it believes of rows that are one block, with vectors of 16, is told twice."""
+    assert (analyzer.WHOLE_ROW, analyzer.DEAR_ROW) == (16 * WHOLE_VECTORS, 16 * DEAR_ROW)
+    assert variants.MOST_WIDTH == 16 * WHOLE_VECTORS
+    assert {op for op in DEAR if not op.startswith(("gelu", "exp2"))} <= KEPT
