@@ -35,16 +35,20 @@ def load_model(source: Any, config: Config | None, options: Mapping[str, Any]) -
 
         return compile_exported(load_archive(source, chosen), chosen, adapt)
     _refuse_torch(source)
+    early = False
     if chosen.adapts:
-        from hotfuse.adaptive.maker import constant_bytes, wake_early
+        from hotfuse.adaptive.maker import constant_bytes, get_ready, wake_early
 
-        wake_early(chosen, _file_bytes(source))
+        early = wake_early(chosen, _file_bytes(source))
     from hotfuse.frontends.onnx_model import load_onnx
 
     imported = load_onnx(source, chosen)
     if chosen.adapts:
-        wake_early(chosen, constant_bytes(imported.graph))  # weights may lie elsewhere
-    return _open(imported, chosen)
+        early = wake_early(chosen, constant_bytes(imported.graph)) or early  # weights may lie elsewhere
+    session = _open(imported, chosen)
+    if early:
+        get_ready()
+    return session
 
 
 def _file_bytes(source: Any) -> int:

@@ -30,7 +30,7 @@ RANKS = {
     "inspector": 7,
     "cli": 7,
 }
-SERVE_ALL = {"config", "errors", "event_file", "events", "locks", "numerics", "pace", "right_of_way", "stress"}
+SERVE_ALL = {"config", "errors", "event_file", "events", "file_map", "locks", "numerics", "pace", "right_of_way", "stress"}
 # These put the layers together: `import hotfuse` leads here, so only `cli` (which stands on the public names) may import them.
 COMPOSITION = {"__init__", "entry", "entry_torch"}
 # Defaults follow from what the machine offers, which `hardware/machine.py` reads without importing anything of ours.

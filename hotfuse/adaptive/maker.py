@@ -39,17 +39,26 @@ def may_find(config: Config) -> bool:
     return cache is not None and not cache.is_empty
 
 
-def wake_early(config: Config, weights_bytes: int) -> None:
-    """Where there is nothing to find, have workers start while a large model is loaded: they are there by the time that it is
-    hot, which takes a few calls, and takes nothing from the first. Small ones may never be hot."""
+def wake_early(config: Config, weights_bytes: int) -> bool:
+    """Where there is nothing to find, have workers start while a large model is loaded, and say so: they are there by the time
+    that it is hot, which takes a few calls, and takes nothing from the first. Small ones may never be hot."""
 
     def wake() -> None:
         from hotfuse.runtime.build_pool import wake_workers
 
         wake_workers(config)
 
-    if weights_bytes >= LARGE_BYTES and not may_find(config):
+    early = weights_bytes >= LARGE_BYTES and not may_find(config)
+    if early:
         BACKGROUND.post(wake)
+    return early
+
+
+def get_ready() -> None:
+    """Import what a large model's first kernels are made with, when it is loaded and workers are on their way."""
+    from hotfuse.adaptive.ahead import import_ahead
+
+    BACKGROUND.post(lambda: import_ahead(Unhurried()))
 
 
 def constant_bytes(graph: Graph) -> int:
@@ -67,6 +76,7 @@ class Maker:
         self._digests: Mapping[str, str] = {}
         self.era = 0  # how often weights changed
         self._found: dict[Target, BuildReply] = {}
+        self._missed: set[Target] = set()  # whose builds were looked for in the cache, and are not there
         self._kept: set[Target] = set()  # whose builds an earlier process made: it may have proved them, too
         self.pace: Callable[[], Pace] = Unhurried  # of what is done here
 
@@ -85,7 +95,9 @@ class Maker:
         with imports(self.pace()):
             from hotfuse.runtime.build_cache import cached_build
         found = cached_build(replace(self._subject.request(), grouping=grouping_of(target)), self.pace())
-        if found is not None:
+        if found is None:
+            self._missed.add(target)
+        else:
             self._found[target] = found
         return found is not None
 
@@ -95,7 +107,10 @@ class Maker:
             from hotfuse.runtime.build_cache import cached_build
         subject = self._subject
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
-        found = self._found.pop(target, None) or cached_build(request, self.pace())
+        found = self._found.pop(target, None)
+        if found is None and target not in self._missed and may_find(subject.config):
+            found = cached_build(request, self.pace())
+        self._missed.discard(target)
         if found is not None:
             self._kept.add(target)
             done(found)

@@ -149,7 +149,7 @@ class SessionSubject:
         self._sample.forget()
 
     def weight(self, name: str) -> Array:
-        return self._session.graph.constants[name].glance()
+        return self._session.graph.constants[name].stored()
 
     def release_weights(self) -> None:
         attached, session = self._attached, self._held()

@@ -7,7 +7,6 @@ model reads nothing outside its own directory, whatever is renamed meanwhile. Fi
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from types import TracebackType
@@ -15,6 +14,7 @@ from types import TracebackType
 import onnx
 
 from hotfuse.errors import InvalidModel, UnsafeModel
+from hotfuse.file_map import map_file
 
 _ADVICE = "put a plain copy of the data file into the model's own directory"
 
@@ -131,10 +131,3 @@ def _refuse_unsafe(status: os.stat_result, what: str) -> None:
         raise UnsafeModel(f"{what} is not a regular file; {_ADVICE}")
     if status.st_nlink > 1:
         raise UnsafeModel(f"{what} is a hard link, so it may be any file of this disk; {_ADVICE}")
-
-
-def map_file(descriptor: int, size: int) -> memoryview:
-    """A read-only view of an open file."""
-    if size == 0:  # cannot be mapped
-        return memoryview(b"")
-    return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))

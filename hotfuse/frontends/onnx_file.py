@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from hotfuse.config import Config
 from hotfuse.errors import InvalidModel, LimitExceeded
-from hotfuse.frontends.onnx_external import DataFiles, map_file
+from hotfuse.file_map import map_file
+from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_wire import strip
 
 

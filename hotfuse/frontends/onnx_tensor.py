@@ -48,6 +48,10 @@ class MappedArray:
         """The array without a copy that stays, maybe not aligned."""
         return _decode(self._data, self._type, self._where) if self._array is None else self._array
 
+    def stored(self) -> Array:
+        """The array as it lies in the file, maybe not aligned."""
+        return _decode(self._data, self._type, self._where)
+
     def release(self) -> None:
         """Give the pages of the mapped file back to the system; they come again when somebody looks."""
         mapping = self._data.obj

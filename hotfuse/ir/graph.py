@@ -86,7 +86,7 @@ class Value:
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A constant by reference. `data` is anything `numpy.asarray` reads without copying; `type` is its type. Data that lies in
-    a file may also offer `glance` and `release`: see those here."""
+    a file may also offer `glance`, `stored` and `release`: see those here."""
 
     data: Any
     type: TensorType
@@ -103,6 +103,11 @@ class Constant:
         """The array for one look: maybe not aligned, and nothing is kept of it."""
         glance = getattr(self.data, "glance", None)
         return self.numpy() if glance is None else glance()
+
+    def stored(self) -> np.ndarray[Any, Any]:
+        """The array where it lies for as long as there is the model: in a file, if it came from one."""
+        stored = getattr(self.data, "stored", None)
+        return self.numpy() if stored is None else stored()
 
     def release(self) -> None:
         """Nobody will look soon: memory that a file can fill again is given back."""

@@ -25,13 +25,16 @@ import numpy as np
 import hotfuse.ir
 from hotfuse.config import Config
 from hotfuse.errors import ParseError
+from hotfuse.file_map import part_of
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.record_form import read_record, write_record
 from hotfuse.pace import Pace, hurry
+from hotfuse.passes.fold import immutable
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.objects import generator_version
+from hotfuse.runtime.proof_inputs import HUGE
 
 BUILD, PROOF = "build", "proof"
 PIECE_BYTES = 1 << 20  # hashed in one go: half a millisecond
@@ -115,7 +118,8 @@ def _pieces(array: Array) -> Iterator[memoryview]:
 
 class Witness:
     """Gives out the weights of a proof, and keeps the first of them: they are asked for again. State: those; the digests of all
-    that were given out, where something is kept on disk; whether each is as it was before (`steady`)."""
+    that were given out, where something is kept on disk; whether each is as it was before (`steady`). Of a table in a mapped
+    file, most of which nobody reads, whoever has the model takes the digest when nobody waits."""
 
     def __init__(self, weight: Weight, asked: ProveRequest) -> None:
         self._weight, self._room = weight, asked.config.max_worker_bytes // KEPT
@@ -131,8 +135,9 @@ class Witness:
             return kept
         array = self._weight(name)
         if array.flags.writeable:  # the model's own, in its process: it may change at any time
-            array = array.copy()
-        if self._looks:
+            array = immutable(array.copy())
+        is_left = array.size > HUGE and part_of(array.data) is not None
+        if self._looks and not is_left:
             found = digest(array)
             before = self.digests.setdefault(name, self._before.get(name, found))
             self.steady = self.steady and found == before

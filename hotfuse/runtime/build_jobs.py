@@ -16,6 +16,7 @@ from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 from hotfuse.ir.graph import Graph
 from hotfuse.pace import Pace, Unhurried
+from hotfuse.passes.fold import immutable
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_request import (
@@ -29,8 +30,10 @@ from hotfuse.runtime.build_request import (
     Weight,
 )
 from hotfuse.runtime.child import Serve
+from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import Pile
+from hotfuse.runtime.proof_inputs import HUGE
 from hotfuse.runtime.scheduler import Kind
 from hotfuse.runtime.workers import Job
 from hotfuse.stress import parse
@@ -121,14 +124,15 @@ def serve_weights(weight: Weight) -> Serve:
     return lambda name: np.ascontiguousarray(weight(name.decode())).reshape(-1).view(np.uint8).data
 
 
-def ask_weights(model: Build | Graph, ask_back: Callable[[bytes], bytes]) -> Weight:
-    """The other side: the weights of a model, asked for by name."""
+def ask_weights(model: Build | Graph, ask_back: AskBack) -> Weight:
+    """The other side: the weights of a model, asked for by name. What is not aligned is copied here, once, but for tables."""
     parts = (model,) if isinstance(model, Graph) else (model.hoisted.prepare, model.main)
     halves = [half for half in parts if half is not None]
     types = {name: half.type(name) for half in halves for name in half.weights}
 
     def weight(name: str) -> Array:
         type: Any = types[name]
-        return np.frombuffer(ask_back(name.encode()), type.dtype.numpy).reshape(type.sizes)
+        array = np.frombuffer(ask_back(name.encode()), type.dtype.numpy).reshape(type.sizes)
+        return array if array.flags.aligned or array.size > HUGE else immutable(array.copy())
 
     return weight

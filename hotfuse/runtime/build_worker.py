@@ -6,7 +6,7 @@
 
 It wants one core: its BLAS has one thread, and only a proof's kernels run on more, for moments.
 
-State: none between requests but imported modules; whether it builds with others.
+State: none between requests but imported modules.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from hotfuse.runtime.child_main import AskBack, run
+
+if TYPE_CHECKING:
+    from hotfuse.ir.graph import Graph
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 BEGIN_S = 0.1  # from its start until its first request, where it was started for one
@@ -39,13 +43,12 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
         commit(fault)
     asked = unwrap(request)
     if isinstance(asked, BuildRequest) and not asked.helpers:
+        threading.Thread(target=_import_originals, args=(asked.graph,), daemon=True).start()
         return wrap(build_here(asked))
-    if isinstance(asked, BuildRequest | HelpRequest):
-        _ALONE.clear()
-        try:
-            return wrap(build_here(asked, ask_back) if isinstance(asked, BuildRequest) else help_here(asked, ask_back))
-        finally:
-            _ALONE.set()
+    if isinstance(asked, BuildRequest):
+        return wrap(build_here(asked, ask_back))
+    if isinstance(asked, HelpRequest):
+        return wrap(help_here(asked, ask_back))
     if isinstance(asked, ProveRequest):
         return wrap(prove_here(asked, ask_weights(asked.build, ask_back)))
     return _rare_answer(asked, ask_back)
@@ -75,28 +78,26 @@ def _prepare(greeting: bytes) -> None:
     """Import what every request needs, so that a warm process answers at once."""
     from hotfuse.runtime import array_call, build_jobs, driver_ir  # noqa: F401
     from hotfuse.runtime.build_work import warm_up
+    from hotfuse.runtime.memory import keep_freed
 
-    threading.Thread(target=_get_ready, daemon=True).start()
+    keep_freed()
+    threading.Thread(target=_make_fixed_code, daemon=True).start()
     warm_up()
 
 
-def _get_ready() -> None:
-    """Beside the first build: LLVM leaves the interpreter free."""
-    _import_originals()
-    _make_fixed_code()
+def _import_originals(graph: Graph) -> None:
+    """What a proof of this model would wait for, and a build needs not: LLVM leaves the interpreter free. Not while several
+    workers build, who have all cores between them."""
+    from hotfuse.runtime.numpy_engine import needs_scipy
 
-
-def _import_originals() -> None:
-    """The original of some operators, which a proof would wait for and a build needs not: LLVM leaves the interpreter free. Not
-    while several workers build, who have all cores between them, nor while this one is just about to begin."""
-    time.sleep(BEGIN_S)
-    _ALONE.wait()
-    import scipy.special  # noqa: F401
+    if needs_scipy(graph, in_float64=True):
+        import scipy.special  # noqa: F401
 
 
 def _make_fixed_code() -> None:
     """The code that belongs to no model. The process that serves finds it in the cache then, and loads no LLVM for it amid
-    calls."""
+    calls. Beside the first build: LLVM leaves the interpreter free; not while this worker is just about to begin."""
+    time.sleep(BEGIN_S)
     from hotfuse.config import Config
     from hotfuse.hardware.spec import host_spec
     from hotfuse.runtime.array_call import ARRAY_CALL_IR
@@ -107,10 +108,6 @@ def _make_fixed_code() -> None:
     cache = open_cache(Config())
     for text in (driver_ir(), ARRAY_CALL_IR, timed_driver_ir()) if cache is not None else ():
         object_of_ir(text, host_spec(), cache)
-
-
-_ALONE = threading.Event()  # unless this worker builds with others
-_ALONE.set()
 
 
 if __name__ == "__main__":

@@ -35,8 +35,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotfuse.errors import WorkerError
+from hotfuse.file_map import part_of
 from hotfuse.right_of_way import RIGHT_OF_WAY
-from hotfuse.runtime.child_main import ANSWER, FAILURE, GREETING, HEADER, NOTHING, QUESTION, REQUEST, SERVED
+from hotfuse.runtime.child_main import (
+    ANSWER,
+    ELSEWHERE,
+    FAILURE,
+    GREETING,
+    HEADER,
+    NOTHING,
+    QUESTION,
+    QUESTION_OF_BYTES,
+    REQUEST,
+    SERVED,
+)
 from hotfuse.runtime.child_start import Forked, Start
 from hotfuse.runtime.child_time import ChildTime
 
@@ -44,6 +56,7 @@ START, TIMEOUT, HUNG, MEMORY, DIED = "start", "timeout", "hung", "memory", "died
 NONSENSE, RAISED = "nonsense", "raised"
 POLL_S = 0.2  # between looks at a child
 PATIENCE = 10  # times as long as it may take, where it waits for a core
+MAPPED_BYTES = 1 << 14  # that are worth mapping: to send a page costs less
 NICE = 10  # a tenth of a core that others want; the idle class would starve behind calls without a pause
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
@@ -104,9 +117,9 @@ class ChildProcess:
                 self._greet(limits)
             self._send(REQUEST, request, limits)
             kind, body = self._receive(limits)
-            while kind == QUESTION:
+            while kind in (QUESTION, QUESTION_OF_BYTES):
                 self._check(limits, asks=True)
-                answer = _served(serve, body)
+                answer = _served(serve, body, may_map=kind == QUESTION)
                 limits.time.resume()
                 self._send(*answer, limits)
                 kind, body = self._receive(limits)
@@ -154,7 +167,7 @@ class ChildProcess:
 
     def _receive(self, limits: _Limits) -> tuple[bytes, bytes]:
         kind, size = HEADER.unpack(self._read(HEADER.size, limits))
-        if kind not in (ANSWER, FAILURE, QUESTION) or size > limits.memory_bytes:
+        if kind not in (ANSWER, FAILURE, QUESTION, QUESTION_OF_BYTES) or size > limits.memory_bytes:
             raise WorkerError(f"the {self._name} answered what is no answer, and was stopped", NONSENSE)
         return kind, self._read(size, limits)
 
@@ -221,11 +234,14 @@ def _make_nice(pid: int) -> None:
         os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _served(serve: Serve | None, question: bytes) -> tuple[bytes, bytes | memoryview]:
+def _served(serve: Serve | None, question: bytes, may_map: bool) -> tuple[bytes, bytes | memoryview]:
+    """Bytes of a file that is mapped here are not sent: the child may map them, too."""
     if serve is None:
         return NOTHING, b"nobody serves questions about this request"
     try:
-        return SERVED, serve(question)
+        found = serve(question)
+        part = part_of(found) if may_map and isinstance(found, memoryview) and found.nbytes >= MAPPED_BYTES else None
+        return (SERVED, found) if part is None else (ELSEWHERE, part.text())
     except Exception as error:  # the child hears of it, and says what it could not do without
         return NOTHING, f"{type(error).__name__}: {error}".encode(errors="replace")
 

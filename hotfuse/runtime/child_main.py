@@ -6,7 +6,9 @@ It reads frames (a letter, 8 bytes of length, then the body) from the socket tha
             G  what this program in particular needs to know         ->  A once it is ready, or F
             R  request                                               ->  A answer, or F text: why there is none
             R  nothing: is it there?                                 ->  A nothing
-    child   Q  a question while it works on a request                ->  S what the parent serves, or N text: why nothing
+    child   Q  a question while it works on a request                ->  S what the parent serves, or N text: why nothing,
+                                                                         or E where those bytes lie in a file (`file_map`)
+            B  the same question: the bytes themselves               ->  S or N
 
 It dies with its parent: the kernel kills it (PR_SET_PDEATHSIG), and a thread that reads leaves when the socket closes. Nothing
 that it prints can be taken for a frame. This module imports no numpy, so that a program may set its threads before.
@@ -30,14 +32,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hotfuse.errors import WorkerError
+from hotfuse.file_map import FilePart
 
 HEADER = struct.Struct("<cQ")
-GREETING, REQUEST, SERVED, NOTHING = b"G", b"R", b"S", b"N"  # from the parent
-ANSWER, FAILURE, QUESTION = b"A", b"F", b"Q"  # from the child
+GREETING, REQUEST, SERVED, NOTHING, ELSEWHERE = b"G", b"R", b"S", b"N", b"E"  # from the parent
+ANSWER, FAILURE, QUESTION, QUESTION_OF_BYTES = b"A", b"F", b"Q", b"B"  # from the child
 REFUSED = "refused"  # the cause of a WorkerError in the child: the parent does not answer its question
 PR_SET_PDEATHSIG = 1
 
-AskBack = Callable[[bytes], bytes]
+AskBack = Callable[[bytes], bytes | memoryview]
 Answer = Callable[[bytes, AskBack], bytes]
 
 
@@ -89,10 +92,16 @@ class _Parent:
         self._connection.sendall(HEADER.pack(kind, len(body)))
         self._connection.sendall(body)
 
-    def ask_back(self, question: bytes) -> bytes:
+    def ask_back(self, question: bytes) -> bytes | memoryview:
         """What the parent serves; `WorkerError` with its words where it does not."""
         self.send(QUESTION, question)
         kind, body = self.receive()
+        if kind == ELSEWHERE:
+            mapped = FilePart.read(body).open()
+            if mapped is not None:
+                return mapped
+            self.send(QUESTION_OF_BYTES, question)
+            kind, body = self.receive()
         if kind != SERVED:
             raise WorkerError(body.decode(errors="replace"), REFUSED)
         return body

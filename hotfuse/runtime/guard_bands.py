@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hotfuse.ir.types import TensorType, type_of
-from hotfuse.runtime.memory import aligned_block
+from hotfuse.runtime.memory import aligned_block, empty_block
 from hotfuse.runtime.numpy_engine import NUMPY
 
 Array = np.ndarray[Any, Any]
@@ -55,12 +55,12 @@ class Bands:
         block[...] = self._byte
         return array
 
-    def copy(self, array: Array) -> Array:
-        """The same elements, in order."""
+    def copy(self, array: Array, rows: Array | None = None) -> Array:
+        """The same elements, in order. All that is not in `rows`, if given, is zero, and takes no memory."""
         copy = self._copies.get(id(array))
         if copy is None:
-            copy = self._copies[id(array)] = _Copy(array, *self._place(type_of(array)))
-            copy.array[...] = array
+            copy = self._copies[id(array)] = _Copy(array, *self._place(type_of(array), zero=rows is not None))
+            copy.array[... if rows is None else rows] = array[... if rows is None else rows]
         else:
             self._made.append((copy.array, copy.block))
         copy.block[:BAND_BYTES] = copy.block[BAND_BYTES + array.nbytes :] = self._byte
@@ -86,9 +86,9 @@ class Bands:
     def contiguous(self, value: Any) -> Any:
         return NUMPY.contiguous(value)
 
-    def _place(self, type: TensorType) -> tuple[Array, Array]:
+    def _place(self, type: TensorType, zero: bool = False) -> tuple[Array, Array]:
         size = type.nbytes
-        block = aligned_block(2 * BAND_BYTES + size)
+        block = (empty_block if zero else aligned_block)(2 * BAND_BYTES + size)
         array = block[BAND_BYTES : BAND_BYTES + size].view(type.dtype.numpy).reshape(type.sizes)
         self._made.append((array, block))
         return array, block

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from hotfuse.ir.arena import ALIGNMENT
 from hotfuse.locks import make_lock
 
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt
 NOBODY = 0  # no object's `id`
 
 
@@ -26,12 +28,47 @@ def aligned_block(size: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.d
     return block[start : start + size]
 
 
+def empty_block(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """`size` zeros that begin on a page. Each page takes memory when it is written to, and not before."""
+    block = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        block.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(block, np.uint8)
+
+
+def parts_in_memory(array: np.ndarray[Any, Any]) -> list[slice]:
+    """Which bytes of a contiguous array may have been touched since it was empty: those on pages that there is memory for."""
+    size, begin = array.nbytes, array.ctypes.data
+    ahead = begin % mmap.PAGESIZE
+    pages = -(-(ahead + size) // mmap.PAGESIZE)
+    marks = np.zeros(pages, np.uint8)
+    try:
+        mincore = ctypes.CDLL(None).mincore
+    except (OSError, AttributeError):
+        return [slice(0, size)]
+    pointer = ctypes.c_void_p
+    if mincore(pointer(begin - ahead), ctypes.c_size_t(pages * mmap.PAGESIZE), pointer(marks.ctypes.data)):
+        return [slice(0, size)]
+    edges = np.flatnonzero(np.diff(marks & 1, prepend=0, append=0)) * mmap.PAGESIZE - ahead
+    return [slice(max(0, int(first)), min(size, int(last))) for first, last in edges.reshape(-1, 2)]
+
+
 def give_back() -> None:
     """Give the system back what this process has freed, where the C library keeps it. (That of Linux does: calls of many shapes
     that allocate for every operator leave several times what a fused model needs.) Meanwhile others wait for memory: 0.1 ms
     for every MB."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_freed() -> None:
+    """Have the C library keep what this process frees: it is asked for again at once, and new memory has to be found and
+    cleared, which costs a proof a tenth of its time, and more where a machine has to find it for its guest."""
+    most = 32 << 20  # it takes no more for the first
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for parameter, value in ((_MMAP_THRESHOLD, most), (_TRIM_THRESHOLD, 1 << 30), (_TOP_PAD, 2 * most)):
+            library.mallopt(parameter, value)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class NumpyEngine:
         """What the first call would otherwise wait for: weights where products can read them, and modules."""
         for constant in graph.constants.values():
             constant.numpy()
-        if any(_needs_scipy(inner, node) for inner in graph.walk() for node in inner.nodes):
+        if needs_scipy(graph):
             with contextlib.suppress(ImportError):  # who calls hears of it
                 import scipy.special  # noqa: F401
 
@@ -141,11 +141,16 @@ def copied_ahead(graph: Graph) -> Iterator[None]:
                 thread.join()
 
 
-def _needs_scipy(graph: Graph, node: Node) -> bool:
-    if node.op in SPECIAL_F64:
-        type = graph.type(node.id)
-        return isinstance(type, TensorType) and type.dtype == F64
-    return node.op in SPECIAL
+def needs_scipy(graph: Graph, in_float64: bool = False) -> bool:
+    """Whether some operator's original is scipy's, which takes long to import; also of what is computed `in_float64`."""
+
+    def is_needed(inner: Graph, node: Node) -> bool:
+        if node.op in SPECIAL_F64 and not in_float64:
+            type = inner.type(node.id)
+            return isinstance(type, TensorType) and type.dtype == F64
+        return node.op in SPECIAL or node.op in SPECIAL_F64
+
+    return any(is_needed(inner, node) for inner in graph.walk() for node in inner.nodes)
 
 
 NUMPY = NumpyEngine()

@@ -27,7 +27,7 @@ def wrap(record: Any, pace: Pace = hurry) -> bytes:
     return b"".join(stream.parts)
 
 
-def unwrap(body: bytes, pace: Pace = hurry) -> Any:
+def unwrap(body: bytes | memoryview, pace: Pace = hurry) -> Any:
     """The record that `wrap` made bytes of in a process that we started, or that started us."""
     return pickle.load(_Read(body, pace))
 
@@ -59,7 +59,7 @@ class _Written:
 class _Read(io.BytesIO):
     """Gives bytes at a pace."""
 
-    def __init__(self, body: bytes, pace: Pace) -> None:
+    def __init__(self, body: bytes | memoryview, pace: Pace) -> None:
         super().__init__(body)
         self._pace = pace
 

@@ -111,8 +111,9 @@ def prove(
         pace()
         tier_0.compute(nodes[node.id])
         for place in due.get(turn, ()):
-            misfit = _misfit(subjects[place], graph, values, sizes)
-            verdict = _verdict(place, subjects[place], tier_0, misfit, driver, threads, config.strict, by or prove_unit)
+            subject = replace(subjects[place], rows=tier_0.tables.rows)
+            misfit = _misfit(subject, graph, values, sizes)
+            verdict = _verdict(place, subject, tier_0, misfit, driver, threads, config.strict, by or prove_unit)
             with contextlib.suppress(Exception):  # what cannot be counted takes no verdict away
                 verdict = _counted(verdict, subjects[place], graph, values, sizes, threads) if verdict.tried else verdict
             found.append(verdict)

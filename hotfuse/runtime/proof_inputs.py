@@ -8,12 +8,15 @@ on numbers that sink down to it. Integers that are places stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hotfuse.runtime.exact import is_float
+from hotfuse.runtime.memory import empty_block
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, Array]
@@ -26,7 +29,7 @@ _LOSSY = frozenset((
 ))  # fmt: skip
 _INDEXED = frozenset(("gather", "gather_elements", "gather_nd", "one_hot"))  # whose integers have to stay as they are
 _LOSSY_RUNS, _LOSSY_RUNS_IF_LARGE = 16, 2  # one wrong operand of a comparison shows in about every third run
-_HUGE = 1 << 23  # elements: tables of embeddings, the weights of a large vocabulary
+HUGE = 1 << 23  # elements: tables of embeddings, the weights of a large vocabulary
 _SMALL = 1 << 16  # elements: more than these are not shuffled but turned, which is a copy
 STIR = 1 / 64  # how far off each float is where it is only stirred, in proportion
 
@@ -36,18 +39,27 @@ def is_lossy(ops: Collection[str]) -> bool:
     return not _LOSSY.isdisjoint(ops)
 
 
-def other_inputs(inputs: Values, ops: Collection[str]) -> Iterator[Values]:
-    """Other inputs for a unit of these operators, made from the real ones."""
+def other_inputs(inputs: Values, ops: Collection[str], rows: Values = MappingProxyType({})) -> Iterator[Values]:
+    """Other inputs for a unit of these operators, made from the real ones. Of tables only `rows` are there."""
     lossy, picking = is_lossy(ops), not PICKING.isdisjoint(ops)
     small = sum(array.size for array in inputs.values()) <= _SMALL
     movable = {n: a for n, a in inputs.items() if is_float(a) or _INDEXED.isdisjoint(ops)}
-    if any(a.size <= _HUGE for a in movable.values()):  # what goes with it is another: a table need not be
-        movable = {n: a for n, a in movable.items() if a.size <= _HUGE}
+    if any(a.size <= HUGE for a in movable.values()):  # what goes with it is another: a table need not be
+        movable = {n: a for n, a in movable.items() if a.size <= HUGE}
     for seed in range(1 if not lossy else _LOSSY_RUNS if small else _LOSSY_RUNS_IF_LARGE):
         rng = np.random.default_rng(seed)
-        yield {**inputs, **{name: shuffled(array, rng) for name, array in movable.items()}}
+        yield {**inputs, **{n: remade(a, partial(shuffled, rng=rng), rows.get(n)) for n, a in movable.items()}}
     for side in (-1, 1) if picking else ():
-        yield {**inputs, **{name: slope(array, side) for name, array in movable.items()}}
+        yield {**inputs, **{n: remade(a, partial(slope, side=side), rows.get(n)) for n, a in movable.items()}}
+
+
+def remade(array: Array, make: Callable[[Array], Array], rows: Array | None) -> Array:
+    """An array made from another; where only some rows are there, the same rows of a table."""
+    if rows is None:
+        return make(array)
+    table: Array = empty_block(array.nbytes).view(array.dtype).reshape(array.shape)
+    table[rows] = make(array[rows])
+    return table
 
 
 def shuffled(array: Array, rng: np.random.Generator) -> Array:

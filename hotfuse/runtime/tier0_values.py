@@ -20,6 +20,7 @@ from hotfuse.ir.plan import trivial_plan
 from hotfuse.runtime.engine import Compute, RunGraph
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.proof_tables import Tables
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +42,7 @@ class Tier0Values:
     """Computes nodes one after the other, in numpy. `uses` are the names that each turn needs, a node's own among them; some
     values have others that stand in for them, by name.
 
-    State: the values that are alive, and why others could not be computed."""
+    State: the values that are alive, the rows of `tables` that were read, and why others could not be computed."""
 
     def __init__(
         self,
@@ -53,7 +54,8 @@ class Tier0Values:
         uses: Sequence[Sequence[str | None]],
         stand_ins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._graph, self._types, self._inputs, self._weight, self._config = graph, types, inputs, weight, config
+        self._graph, self._types, self._inputs, self._config = graph, types, inputs, config
+        self.tables = Tables(graph, weight)
         self._weights, self._stand_ins = set(graph.weights), stand_ins
         self._alive: dict[str, Any] = {}
         self._nested: dict[int, Executor] = {}
@@ -73,7 +75,7 @@ class Tier0Values:
             if name in self._graph.constants:
                 found: Any = self._graph.constants[name].numpy()
             else:
-                found = self._weight(name) if name in self._weights else self._inputs[name]
+                found = self.tables.value(name) if name in self._weights else self._inputs[name]
             self._alive[name] = np.asarray(found) if isinstance(found, int | np.generic | np.ndarray) else found
         found = self._alive[name]
         if isinstance(found, _Unpacked):
@@ -85,6 +87,7 @@ class Tier0Values:
         reason = next((why for n in node.uses if (why := self.why_lost(n))), "")
         try:
             if not reason:
+                self.tables.read(node, self.value)
                 with np.errstate(all="ignore"):
                     made = self._made(node)
                 for name, value in zip(node.outputs, made, strict=False):

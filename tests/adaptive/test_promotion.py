@@ -50,7 +50,7 @@ def test_the_budget_rises_with_the_queue() -> None:
 def test_reasons_name_the_numbers() -> None:
     story = Story()
     story.call(seconds=2.0, count=7)
-    assert story.last(Build).reason == "600 ms of 2.00 s could be saved, more than 50 ms; 7 calls so far, 0 jobs wait"
+    assert story.last(Build).reason == "1.00 s of 2.00 s could be saved, more than 50 ms; 7 calls so far, 0 jobs wait"
 
 
 def test_tier_0_builds_nothing_and_tier_1_bakes_nothing() -> None:

@@ -65,6 +65,9 @@ TEXTS = {
         r = Gather(wt, i)  one = Unsqueeze(o, mid)  y = Add(r, one)  e = GatherElements <axis: int = 1> (x, i)
         p = Pad(x, pads)  f = Neg(x)  c = Concat <axis: int = 1> (f, o)  t = Trilu <upper: int = 0> (x)
         j = Mod(i, six)  h = OneHot(j, depth, marks) }""",
+    "embedding": """g (int64[b, s] i, float[3000, 24] wt, float[24] wg, float[24] wh)
+            => (float[b, s, 24] y, float[b, s, 24] z) {
+        r = Gather(wt, i)  y = LayerNormalization(r, wg, wh)  z = Tanh(r) }""",
     "types": """g (float16[b, 21] x, float16[21, 37] wa, bfloat16[b, 21] z, int64[b, 21] i, int32[b, 21] k)
             => (float16[b, 37] y, bfloat16[b, 21] q, int64[b, 21] j, int64[b] s, bool[b, 21] t, float[b, 21] f)
         <int64 three = {3}, int64[1] last = {1}> {

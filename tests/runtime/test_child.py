@@ -10,12 +10,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from hotfuse.errors import WorkerError
+from hotfuse.file_map import map_file
 from hotfuse.runtime import child, child_time
 from hotfuse.runtime.child import ChildProcess, resident_bytes
 from hotfuse.runtime.child_start import spawned
@@ -174,6 +176,29 @@ def test_nonsense_costs_it_its_life(toy: ChildProcess, deed: bytes) -> None:
 def test_it_asks_back(toy: ChildProcess) -> None:
     table = {b"a": b"1", b"b": memoryview(b"22"), b"c": b"3" * 5_000_000}
     assert toy.ask(b"ask a,b,c", *LIMITS, serve=table.__getitem__) == b"1+22+" + b"3" * 5_000_000
+
+
+def test_bytes_of_a_mapped_file_are_mapped_and_not_sent(toy: ChildProcess, tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)) * 1000)
+    with path.open("rb") as file:
+        view = map_file(file.fileno(), 256_000)
+    table = {b"large": view[7:200_007], b"small": view[7:1007], b"copy": memoryview(bytes(view))}
+    kinds = [toy.ask(b"kind " + name, *LIMITS, serve=table.__getitem__) for name in table]
+    assert kinds == [b"memoryview", b"bytes", b"bytes"]
+    for name, there in table.items():
+        assert toy.ask(b"ask " + name, *LIMITS, serve=table.__getitem__) == bytes(there)
+
+
+def test_a_file_that_was_replaced_meanwhile_is_sent(toy: ChildProcess, tmp_path: Path) -> None:
+    path, other = tmp_path / "weights", tmp_path / "other"
+    path.write_bytes(b"old" * 100_000)
+    with path.open("rb") as file:
+        view = map_file(file.fileno(), 300_000)
+    other.write_bytes(b"new" * 100_000)
+    other.replace(path)
+    assert toy.ask(b"kind x", *LIMITS, serve=lambda _: view) == b"bytes"
+    assert toy.ask(b"ask x", *LIMITS, serve=lambda _: view) == b"old" * 100_000
 
 
 def test_a_question_that_nobody_answers_is_an_error_of_its_program(toy: ChildProcess) -> None:

@@ -153,7 +153,7 @@ def test_of_equal_units_the_first_two_speak_for_all(monkeypatch: pytest.MonkeyPa
     assert len({tuple(recipe.program for recipe in unit.recipes) for unit in model.build.units}) == 1
     tried: list[Any] = []
     original = unit_proof.other_inputs
-    monkeypatch.setattr(unit_proof, "other_inputs", lambda reads, ops: tried.append(ops) or original(reads, ops))
+    monkeypatch.setattr(unit_proof, "other_inputs", lambda reads, ops, rows: tried.append(ops) or original(reads, ops, rows))
     found = verdicts(model, model.feeds(0))
     assert [v.ok for v in found] == [True] * 5
     assert all("by" in v.what for v in found)

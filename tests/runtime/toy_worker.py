@@ -126,6 +126,7 @@ def breed(rest: str, ask_back: AskBack) -> bytes:
 DEEDS: dict[str, Deed] = {
     "echo": lambda rest, ask_back: rest.encode(),
     "long": lambda rest, ask_back: b"x" * int(rest),
+    "kind": lambda rest, ask_back: type(ask_back(rest.encode())).__name__.encode(),
     "ask": lambda rest, ask_back: b"+".join(ask_back(name.encode()) for name in rest.split(",")),
     "fail": fail,
     "leave": leave,
