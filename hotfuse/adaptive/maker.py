@@ -56,9 +56,9 @@ def wake_early(config: Config, weights_bytes: int) -> bool:
 
 def get_ready() -> None:
     """Import what a large model's first kernels are made with, when it is loaded and workers are on their way."""
-    from hotfuse.adaptive.ahead import import_ahead
+    from hotfuse.adaptive.ahead import import_between
 
-    BACKGROUND.post(lambda: import_ahead(Unhurried()))
+    import_between(Unhurried(), BACKGROUND.post)
 
 
 def constant_bytes(graph: Graph) -> int:

@@ -191,9 +191,12 @@ class SessionSubject:
 
     def _judge(self, shadow: Shadow, given: Sequence[Any], own: Sequence[Any]) -> None:
         """Hold a candidate's answer against the original's. Runs in the background, on copies."""
+        from hotfuse.runtime.threads import ALONE
+
         Unhurried().rest()
         try:
-            results = shadow.candidate.executor.run(given)
+            with ALONE():
+                results = shadow.candidate.executor.run(given)
         except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
             if self._shadow is None:  # what was asked for meanwhile comes first
                 self.shadow(shadow.candidate, shadow.form, shadow.report)

@@ -25,7 +25,7 @@ from hotfuse.runtime.driver_ir import driver_ir
 from hotfuse.runtime.leader import this_leader
 from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.objects import object_of_ir
-from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
+from hotfuse.runtime.threads import ALONE, TEAM, Gomp, find_gomp
 
 PAGE = 4096
 _LINE = 64
@@ -165,7 +165,7 @@ class Driver:
 
     def run(self, job: Job) -> int:
         """Run all steps and return how many threads were asked to. Holds no lock of Python's meanwhile."""
-        if job.threads == 1:
+        if job.threads == 1 or ALONE.active:
             self._run(job.address, 1)
             return 1
         if self.gomp and TEAM.acquire(False):

@@ -3,14 +3,16 @@
 Two pools that spin on the same cores slow each other down by 10 to 500 times, so we have none of our own, and one team runs at
 a time: whoever finds `TEAM` taken works alone. Who may lead one is in `leader`.
 
-State: the lock.
+State: the lock; which threads work alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,24 @@ class Gomp:
     thread_number: int
     team_size: int
     sched_yield: int
+
+
+class Alone(threading.local):
+    """What a thread that says so runs meanwhile keeps to that thread, as a check beside a caller's own work does: another team
+    on the same cores would hold both up."""
+
+    active = False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.active = True
+        try:
+            yield
+        finally:
+            self.active = False
+
+
+ALONE = Alone()
 
 
 def find_gomp() -> Gomp | None:
