@@ -1,9 +1,10 @@
 """Mapped files, whose bytes another process may map as well: it is told where they lie, and nothing is copied or sent.
 
-    here     part_of(view)  ->  FilePart, as text    which file, as it was when it was mapped, and which bytes of it
-    there    part.open()    ->  the same bytes       None where that path leads to another file now, or to one that was written
+    here     part_of(view)        ->  FilePart, as text    which file, as it was when it was mapped, and which bytes of it
+    there    part.file.open()     ->  the file             None where its path leads to another one, or somebody wrote to it
+             part.within(file)    ->  the same bytes
 
-A file that is not mapped here any more, or never was, has no part: its bytes travel.
+Bytes that are in no mapped file have no part: they travel. Of what is told, nothing is read.
 
 State: none.
 """
@@ -28,6 +29,20 @@ class FileId:
     size: int
     modified_ns: int
     changed_ns: int
+
+    def open(self) -> memoryview | None:
+        """Its bytes, mapped here too; None where they cannot be had, or are not those that were meant."""
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        try:
+            descriptor = os.open(self.path, flags)
+        except OSError:
+            return None
+        try:
+            return memoryview(FileMap(descriptor)) if _id_of(descriptor) == self else None
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(descriptor)
 
 
 class FileMap(mmap.mmap):
@@ -57,21 +72,8 @@ class FilePart:
         found = json.loads(text)
         return FilePart(FileId(**found["file"]), found["begin"], found["size"])
 
-    def open(self) -> memoryview | None:
-        """The bytes, mapped here too; None where they cannot be had, or are not those that were meant."""
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-        try:
-            descriptor = os.open(self.file.path, flags)
-        except OSError:
-            return None
-        try:
-            if _id_of(descriptor) != self.file:
-                return None
-            return memoryview(FileMap(descriptor))[self.begin : self.begin + self.size]
-        except (OSError, ValueError):
-            return None
-        finally:
-            os.close(descriptor)
+    def within(self, file: memoryview) -> memoryview:
+        return file[self.begin : self.begin + self.size]
 
 
 def map_file(descriptor: int, size: int) -> memoryview:
@@ -83,14 +85,14 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 def part_of(view: memoryview) -> FilePart | None:
     """Which part of which file a view of contiguous bytes shows; None if it shows something else."""
-    mapped = _map_under(view)
+    mapped = map_under(view)
     if mapped is None or mapped.id is None:
         return None
     return FilePart(mapped.id, _address(view) - _address(memoryview(mapped)), view.nbytes)
 
 
-def _map_under(view: Any) -> FileMap | None:
-    """The mapping that a view, or an array, goes back to."""
+def map_under(view: Any) -> FileMap | None:
+    """The mapping that a view, or an array, goes back to; None where it is something else."""
     while view is not None and not isinstance(view, FileMap):
         view = view.obj if isinstance(view, memoryview) else getattr(view, "base", None)
     return view

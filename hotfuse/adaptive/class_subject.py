@@ -121,6 +121,9 @@ class ClassSubject:
             raise ExecutionError(tensors)
         return np.asarray(to_numpy(tensors[name].detach()))
 
+    def weight_part(self, name: str) -> None:
+        """They are in memory."""
+
     def release_weights(self) -> None:
         """They are the module's."""
 

@@ -56,6 +56,7 @@ from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target, form_of
 from hotfuse.adaptive.watch import Watch
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.turns import Times
 from hotfuse.stress import parse
 
@@ -282,7 +283,7 @@ class Controller:
         self.watch.replaced()
         self._drifting.replaced(self.watch)
         if self._lineup.serving:
-            self._audits.restart(time.monotonic())
+            self._audits.restart(time.monotonic(), soon=RIGHT_OF_WAY.crowded)
         else:
             self._audits.stop()
 

@@ -153,7 +153,8 @@ class Maker:
         with imports(self.pace()):
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
-        self.submit(prove_job(label, lambda: asked, subject.weight, _or_here(done, here), subject.config))
+        finish = _or_here(done, here)
+        self.submit(prove_job(label, lambda: asked, subject.weight, finish, subject.config, part=subject.weight_part))
         return ASKED
 
     def keep(self, era: int, asked: ProveRequest, reply: ProveReply) -> Iterator[None]:

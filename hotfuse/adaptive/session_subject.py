@@ -30,6 +30,7 @@ from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
+    from hotfuse.file_map import FilePart
     from hotfuse.passes.hoist import Hoisted
     from hotfuse.runtime.build import Build
     from hotfuse.runtime.build_request import BuildRequest
@@ -149,7 +150,10 @@ class SessionSubject:
         self._sample.forget()
 
     def weight(self, name: str) -> Array:
-        return self._session.graph.constants[name].stored()
+        return self._session.graph.constants[name].glance()
+
+    def weight_part(self, name: str) -> FilePart | None:
+        return self._session.graph.constants[name].part()
 
     def release_weights(self) -> None:
         attached, session = self._attached, self._held()
@@ -191,11 +195,11 @@ class SessionSubject:
 
     def _judge(self, shadow: Shadow, given: Sequence[Any], own: Sequence[Any]) -> None:
         """Hold a candidate's answer against the original's. Runs in the background, on copies."""
-        from hotfuse.runtime.threads import ALONE
+        from hotfuse.runtime.threads import beside_calls
 
         Unhurried().rest()
         try:
-            with ALONE():
+            with beside_calls():
                 results = shadow.candidate.executor.run(given)
         except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
             if self._shadow is None:  # what was asked for meanwhile comes first
@@ -232,7 +236,10 @@ class SessionSubject:
                 report(form, "", 0.0)  # nobody looked: that says nothing
                 session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
 
-        submit(worker_job(f"{self.name}: audit", lambda: asked, AuditReply, finish, self.config, self.weight, kind="audit"))
+        label = f"{self.name}: audit"
+        submit(
+            worker_job(label, lambda: asked, AuditReply, finish, self.config, self.weight, kind="audit", part=self.weight_part)
+        )
 
     @property
     def executor(self) -> Executor | None:

@@ -22,6 +22,7 @@ from hotfuse.stress import parse
 
 if TYPE_CHECKING:
     from hotfuse.codegen.tile import TileProgram
+    from hotfuse.file_map import FilePart
     from hotfuse.runtime.build import Build
     from hotfuse.runtime.build_request import BuildRequest
     from hotfuse.runtime.executor import Executor
@@ -58,6 +59,9 @@ class Subject(Protocol):
 
     def weight(self, name: str) -> Array:
         """A weight of the graph that is to be built. Called by a worker's thread."""
+
+    def weight_part(self, name: str) -> FilePart | None:
+        """Where its bytes lie in a file; None where they do not."""
 
     def release_weights(self) -> None:
         """Nobody looks at them for now: memory of those that kernels do not read, and that a file can fill again, is given

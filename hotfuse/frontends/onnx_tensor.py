@@ -16,6 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from hotfuse.errors import InvalidModel, LimitExceeded
+from hotfuse.file_map import FilePart, part_of
 from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_node import ONNX_DTYPES
 from hotfuse.ir.graph import Constant
@@ -48,9 +49,10 @@ class MappedArray:
         """The array without a copy that stays, maybe not aligned."""
         return _decode(self._data, self._type, self._where) if self._array is None else self._array
 
-    def stored(self) -> Array:
-        """The array as it lies in the file, maybe not aligned."""
-        return _decode(self._data, self._type, self._where)
+    def part(self) -> FilePart | None:
+        """Where its bytes lie, if they are those of the array."""
+        plain = self._type.dtype.bits >= 8 and sys.byteorder == "little"
+        return part_of(self._data) if plain else None
 
     def release(self) -> None:
         """Give the pages of the mapped file back to the system; they come again when somebody looks."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hotfuse.file_map import FilePart
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.facts import NO_FACTS, Facts
 from hotfuse.ir.types import ANY, TensorType, Type, type_of
@@ -86,7 +87,7 @@ class Value:
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A constant by reference. `data` is anything `numpy.asarray` reads without copying; `type` is its type. Data that lies in
-    a file may also offer `glance`, `stored` and `release`: see those here."""
+    a file may also offer `glance`, `part` and `release`: see those here."""
 
     data: Any
     type: TensorType
@@ -104,10 +105,10 @@ class Constant:
         glance = getattr(self.data, "glance", None)
         return self.numpy() if glance is None else glance()
 
-    def stored(self) -> np.ndarray[Any, Any]:
-        """The array where it lies for as long as there is the model: in a file, if it came from one."""
-        stored = getattr(self.data, "stored", None)
-        return self.numpy() if stored is None else stored()
+    def part(self) -> FilePart | None:
+        """Where its bytes lie in a file; None where they do not."""
+        part = getattr(self.data, "part", None)
+        return None if part is None else part()
 
     def release(self) -> None:
         """Nobody will look soon: memory that a file can fill again is given back."""

@@ -25,7 +25,7 @@ import numpy as np
 import hotfuse.ir
 from hotfuse.config import Config
 from hotfuse.errors import ParseError
-from hotfuse.file_map import part_of
+from hotfuse.file_map import map_under
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.record_form import read_record, write_record
 from hotfuse.pace import Pace, hurry
@@ -136,7 +136,7 @@ class Witness:
         array = self._weight(name)
         if array.flags.writeable:  # the model's own, in its process: it may change at any time
             array = immutable(array.copy())
-        is_left = array.size > HUGE and part_of(array.data) is not None
+        is_left = array.size > HUGE and map_under(array) is not None
         if self._looks and not is_left:
             found = digest(array)
             before = self.digests.setdefault(name, self._before.get(name, found))

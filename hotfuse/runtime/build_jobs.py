@@ -14,6 +14,7 @@ import numpy as np
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
+from hotfuse.file_map import FilePart
 from hotfuse.ir.graph import Graph
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.passes.fold import immutable
@@ -50,9 +51,10 @@ def worker_job(
     weight: Weight | None = None,
     pace: Callable[[], Pace] = Unhurried,
     kind: Kind = "build",
+    part: Callable[[str], FilePart | None] | None = None,
 ) -> Job:
     """A job that is answered by a reply of this class. `weight` gives a weight of the model, by name, where the worker may ask
-    for one; it is called by a worker's thread."""
+    for one, and `part` says in which file it is, if it is in one; both are called by a worker's thread."""
     return Job(
         label,
         lambda: wrap(request(), pace()),
@@ -60,6 +62,7 @@ def worker_job(
         config.compile_timeout_s,
         config.max_worker_bytes,
         serve=None if weight is None else serve_weights(weight),
+        where=None if part is None else lambda name: part(name.decode()),
         read=lambda body: _expected(reply, unwrap(body, pace())),
         stress=parse(config.stress),
         kind=kind,
@@ -109,8 +112,9 @@ def prove_job(
     finish: Callable[[ProveReply | BaseException], None],
     config: Config,
     pace: Callable[[], Pace] = Unhurried,
+    part: Callable[[str], FilePart | None] | None = None,
 ) -> Job:
-    return worker_job(label, request, ProveReply, finish, config, weight, pace, "prove")
+    return worker_job(label, request, ProveReply, finish, config, weight, pace, "prove", part)
 
 
 def _expected(kind: type[Reply], record: Any) -> Reply:

@@ -46,7 +46,9 @@ def answer(request: bytes, ask_back: AskBack) -> bytes:
         threading.Thread(target=_import_originals, args=(asked.graph,), daemon=True).start()
         return wrap(build_here(asked))
     if isinstance(asked, BuildRequest):
-        return wrap(build_here(asked, ask_back))
+        built = build_here(asked, ask_back)
+        threading.Thread(target=_import_originals, args=(asked.graph,), daemon=True).start()
+        return wrap(built)
     if isinstance(asked, HelpRequest):
         return wrap(help_here(asked, ask_back))
     if isinstance(asked, ProveRequest):
@@ -86,8 +88,8 @@ def _prepare(greeting: bytes) -> None:
 
 
 def _import_originals(graph: Graph) -> None:
-    """What a proof of this model would wait for, and a build needs not: LLVM leaves the interpreter free. Not while several
-    workers build, who have all cores between them."""
+    """What a proof of this model would wait for, and a build needs not: LLVM leaves the interpreter free. Where several
+    workers build, who have all cores between them, it comes after."""
     from hotfuse.runtime.numpy_engine import needs_scipy
 
     if needs_scipy(graph, in_float64=True):

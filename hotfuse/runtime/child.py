@@ -35,7 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotfuse.errors import WorkerError
-from hotfuse.file_map import part_of
+from hotfuse.file_map import FilePart
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.child_main import (
     ANSWER,
@@ -61,6 +61,7 @@ NICE = 10  # a tenth of a core that others want; the idle class would starve beh
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 Serve = Callable[[bytes], bytes | memoryview]
+Where = Callable[[bytes], FilePart | None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class ChildProcess:
         self.pid = self._process.pid
         if behind:
             _make_nice(self.pid)
-        self._inherited_bytes = resident_bytes(self.pid) if isinstance(self._process, Forked) else 0
+        self._inherited_bytes = own_bytes(self.pid) if isinstance(self._process, Forked) else 0
         self._socket.setblocking(False)
 
     @property
@@ -109,8 +110,16 @@ class ChildProcess:
         answer."""
         return RIGHT_OF_WAY.behind(self.pid, rare) if self._behind else contextlib.nullcontext()
 
-    def ask(self, request: bytes, timeout_s: float, memory_bytes: int, serve: Serve | None = None) -> bytes:
-        """The answer to one request. A process that does not give one within the limits is killed."""
+    def ask(
+        self,
+        request: bytes,
+        timeout_s: float,
+        memory_bytes: int,
+        serve: Serve | None = None,
+        where: Where | None = None,
+    ) -> bytes:
+        """The answer to one request. A process that does not give one within the limits is killed. What it asks meanwhile
+        `serve` answers; where `where` knows of a file that the answer lies in, it is told that, and maps it."""
         limits = _Limits(timeout_s, time.monotonic() + PATIENCE * timeout_s, memory_bytes, ChildTime(self.pid))
         try:
             if not self._greeted:
@@ -119,7 +128,7 @@ class ChildProcess:
             kind, body = self._receive(limits)
             while kind in (QUESTION, QUESTION_OF_BYTES):
                 self._check(limits, asks=True)
-                answer = _served(serve, body, may_map=kind == QUESTION)
+                answer = _served(serve, where if kind == QUESTION else None, body)
                 limits.time.resume()
                 self._send(*answer, limits)
                 kind, body = self._receive(limits)
@@ -211,7 +220,7 @@ class ChildProcess:
             raise WorkerError(f"the {self._name} did nothing for {self._idle_s:g} s and was stopped", HUNG)
 
     def _check_memory(self, limits: _Limits) -> None:
-        used = resident_bytes(self.pid) - self._inherited_bytes
+        used = own_bytes(self.pid) - self._inherited_bytes
         if used > limits.memory_bytes:
             raise WorkerError(
                 f"the {self._name} used {used:,} bytes, the limit is {limits.memory_bytes:,}, and was stopped", MEMORY
@@ -234,14 +243,13 @@ def _make_nice(pid: int) -> None:
         os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _served(serve: Serve | None, question: bytes, may_map: bool) -> tuple[bytes, bytes | memoryview]:
-    """Bytes of a file that is mapped here are not sent: the child may map them, too."""
+def _served(serve: Serve | None, where: Where | None, question: bytes) -> tuple[bytes, bytes | memoryview]:
     if serve is None:
         return NOTHING, b"nobody serves questions about this request"
     try:
-        found = serve(question)
-        part = part_of(found) if may_map and isinstance(found, memoryview) and found.nbytes >= MAPPED_BYTES else None
-        return (SERVED, found) if part is None else (ELSEWHERE, part.text())
+        part = None if where is None else where(question)
+        worth_it = part is not None and part.size >= MAPPED_BYTES
+        return (ELSEWHERE, part.text()) if part is not None and worth_it else (SERVED, serve(question))
     except Exception as error:  # the child hears of it, and says what it could not do without
         return NOTHING, f"{type(error).__name__}: {error}".encode(errors="replace")
 
@@ -252,8 +260,20 @@ def _hello() -> bytes:
 
 def resident_bytes(pid: int) -> int:
     """Physical memory of a process, in bytes; 0 where nobody can tell."""
+    return _memory_pages(pid)[0] * os.sysconf("SC_PAGE_SIZE")
+
+
+def own_bytes(pid: int) -> int:
+    """The same without what it maps of files, which others may need as well, and which the system can drop."""
+    resident, shared = _memory_pages(pid)
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory_pages(pid: int) -> tuple[int, int]:
+    """All that are there, and those of files."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            fields = file.read().split()
+            return int(fields[1]), int(fields[2])
     except (OSError, ValueError, IndexError):
-        return 0
+        return 0, 0

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hotfuse.errors import WorkerError
-from hotfuse.file_map import FilePart
+from hotfuse.file_map import FileId, FilePart
 
 HEADER = struct.Struct("<cQ")
 GREETING, REQUEST, SERVED, NOTHING, ELSEWHERE = b"G", b"R", b"S", b"N", b"E"  # from the parent
@@ -67,14 +67,17 @@ def run(answer: Answer, prepare: Callable[[bytes], None]) -> NoReturn:
         except BaseException as error:  # SystemExit of a model, too
             kind, body = FAILURE, _text(error)
         parent.send(kind, body)
+        parent.forget_files()
         del request, body  # not kept until the next one comes
 
 
 class _Parent:
-    """The other end of the socket. State: frames that came and that nobody has taken yet."""
+    """The other end of the socket. State: frames that came and that nobody has taken yet; files that were mapped for this
+    request, each once: a mapping keeps a descriptor."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._files: dict[FileId, memoryview] = {}
         self._frames: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
         threading.Thread(target=self._read_frames, daemon=True).start()
 
@@ -88,6 +91,10 @@ class _Parent:
     def receive(self) -> tuple[bytes, bytes]:
         return self._frames.get()
 
+    def forget_files(self) -> None:
+        """Nothing is asked any more."""
+        self._files.clear()
+
     def send(self, kind: bytes, body: bytes) -> None:
         self._connection.sendall(HEADER.pack(kind, len(body)))
         self._connection.sendall(body)
@@ -97,9 +104,11 @@ class _Parent:
         self.send(QUESTION, question)
         kind, body = self.receive()
         if kind == ELSEWHERE:
-            mapped = FilePart.read(body).open()
-            if mapped is not None:
-                return mapped
+            part = FilePart.read(body)
+            file = self._files.get(part.file) or part.file.open()
+            if file is not None:
+                self._files[part.file] = file
+                return part.within(file)
             self.send(QUESTION_OF_BYTES, question)
             kind, body = self.receive()
         if kind != SERVED:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hotfuse.locks import make_lock
-from hotfuse.runtime.child import resident_bytes
+from hotfuse.runtime.child import own_bytes
 from hotfuse.runtime.scheduler import Demand, Sight, admit
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class JobQueue:
             return None, None
         now_s, jobs = time.monotonic(), list(self._waiting)
         demands = [replace(_demand(job), waited_s=now_s - since_s) for job, since_s in self._waiting.items()]
-        state = self._sight.state(self._workers, self._running.values(), sum(map(resident_bytes, pids)), pids)
+        state = self._sight.state(self._workers, self._running.values(), sum(map(own_bytes, pids)), pids)
         first = admit(state, demands)[0]
         job = jobs[first.place]
         if first.begins:

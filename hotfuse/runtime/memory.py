@@ -18,6 +18,7 @@ from hotfuse.ir.arena import ALIGNMENT
 from hotfuse.locks import make_lock
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt
+MOST_KEPT = 1 << 28  # bytes at the end of the heap: a worker may be allowed no more than four times that
 NOBODY = 0  # no object's `id`
 
 
@@ -30,8 +31,9 @@ def aligned_block(size: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.d
 
 def empty_block(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """`size` zeros that begin on a page. Each page takes memory when it is written to, and not before."""
-    block = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    block = mmap.mmap(-1, size, **private)
+    with contextlib.suppress(OSError, AttributeError):  # there are none
         block.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(block, np.uint8)
 
@@ -64,10 +66,10 @@ def give_back() -> None:
 def keep_freed() -> None:
     """Have the C library keep what this process frees: it is asked for again at once, and new memory has to be found and
     cleared, which costs a proof a tenth of its time, and more where a machine has to find it for its guest."""
-    most = 32 << 20  # it takes no more for the first
+    most = 32 << 20  # of one piece: the library takes no more
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        for parameter, value in ((_MMAP_THRESHOLD, most), (_TRIM_THRESHOLD, 1 << 30), (_TOP_PAD, 2 * most)):
+        for parameter, value in ((_MMAP_THRESHOLD, most), (_TRIM_THRESHOLD, MOST_KEPT), (_TOP_PAD, 2 * most)):
             library.mallopt(parameter, value)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hotfuse.hardware.spec import Spec
 from hotfuse.locks import make_lock
+from hotfuse.right_of_way import RIGHT_OF_WAY
 
 TEAM = make_lock()
 
@@ -50,6 +51,11 @@ class Alone(threading.local):
 
 
 ALONE = Alone()
+
+
+def beside_calls() -> contextlib.AbstractContextManager[None]:
+    """For who runs kernels to check them: on all threads where there are pauses, on this one where calls follow each other."""
+    return ALONE() if RIGHT_OF_WAY.crowded else contextlib.nullcontext()
 
 
 def find_gomp() -> Gomp | None:

@@ -259,12 +259,14 @@ class Member:
 
     def _shadow_later(self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None]) -> None:
         """Have a candidate answer a call when its caller has gone on: together both would take twice a call's time."""
+        from hotfuse.runtime.threads import beside_calls
         from hotfuse.runtime.torch_trial import witness
 
         def judge() -> None:
             Unhurried().rest()
             try:
-                difference = seen.judge(shadow.candidate)
+                with beside_calls():
+                    difference = seen.judge(shadow.candidate)
             except HotfuseError as error:
                 difference = str(error)
             if difference is None:

@@ -32,7 +32,7 @@ from hotfuse.errors import WorkerError
 from hotfuse.locks import is_copy, make_lock
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import faults
-from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, resident_bytes
+from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, Where, own_bytes
 from hotfuse.runtime.child_start import spawned
 from hotfuse.runtime.job_queue import JobQueue
 from hotfuse.runtime.scheduler import PATIENT, Kind, Sight
@@ -52,8 +52,9 @@ def _ignore(reason: str) -> None:
 @dataclass(frozen=True, eq=False)
 class Job:
     """`make` returns the request as bytes, `read` makes of the answer's what `finish` takes, `serve` answers what the child
-    asks meanwhile. All are called by a worker's thread; `finish` gets an error where there is no answer. `waits` is told why it
-    is not begun, though there is a worker. Under `stress` a job may take longer, or fail on purpose."""
+    asks meanwhile, and `where` says in which file that is, if it is in one. All are called by a worker's thread; `finish` gets
+    an error where there is no answer. `waits` is told why it is not begun, though there is a worker. Under `stress` a job may
+    take longer, or fail on purpose."""
 
     label: str
     make: Callable[[], bytes]
@@ -61,6 +62,7 @@ class Job:
     timeout_s: float
     memory_bytes: int
     serve: Serve | None = None
+    where: Where | None = None
     read: Callable[[bytes], Any] = bytes
     stress: Stress = CALM
     kind: Kind = "build"
@@ -142,8 +144,8 @@ class Worker:
         if fault == "hang":
             limit_s = min(limit_s, faults.HANG_S)
         if fault == "memory":
-            limit_bytes = min(limit_bytes, resident_bytes(process.pid) + faults.ROOM_BYTES)
-        return process.ask(request, limit_s, limit_bytes, job.serve)
+            limit_bytes = min(limit_bytes, own_bytes(process.pid) + faults.ROOM_BYTES)
+        return process.ask(request, limit_s, limit_bytes, job.serve, job.where)
 
     def _read(self, job: Job, process: ChildProcess, body: bytes) -> Any:
         try:

@@ -41,6 +41,17 @@ def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> Non
     assert not due.is_due(1e9)
 
 
+def test_what_ran_on_one_thread_when_it_was_shadowed_is_audited_with_its_first_calls() -> None:
+    due = Audits()
+    due.restart(5.0, soon=True)
+    assert not due.is_due(5.0)  # nobody has called
+    due.count(1)
+    assert due.is_due(5.0)
+    due.done(5.1, 0.001)
+    due.count(1)
+    assert not due.is_due(5.2)
+
+
 def test_kernels_that_go_wrong_while_they_serve_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audits, "CALLS", 5)
     folder = tmp_path / "wrong"

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from hotfuse.errors import WorkerError
-from hotfuse.file_map import map_file
+from hotfuse.file_map import FilePart, map_file, part_of
 from hotfuse.runtime import child, child_time
-from hotfuse.runtime.child import ChildProcess, resident_bytes
+from hotfuse.runtime.child import ChildProcess, own_bytes, resident_bytes
 from hotfuse.runtime.child_start import spawned
 
 TOY = "tests.runtime.toy_worker"
@@ -184,10 +184,35 @@ def test_bytes_of_a_mapped_file_are_mapped_and_not_sent(toy: ChildProcess, tmp_p
     with path.open("rb") as file:
         view = map_file(file.fileno(), 256_000)
     table = {b"large": view[7:200_007], b"small": view[7:1007], b"copy": memoryview(bytes(view))}
-    kinds = [toy.ask(b"kind " + name, *LIMITS, serve=table.__getitem__) for name in table]
+    served: list[bytes] = []
+
+    def serve(name: bytes) -> memoryview:
+        served.append(name)
+        return table[name]
+
+    def where(name: bytes) -> FilePart | None:
+        return part_of(table[name])
+
+    kinds = [toy.ask(b"kind " + name, *LIMITS, serve=serve, where=where) for name in table]
     assert kinds == [b"memoryview", b"bytes", b"bytes"]
-    for name, there in table.items():
-        assert toy.ask(b"ask " + name, *LIMITS, serve=table.__getitem__) == bytes(there)
+    assert served == [b"small", b"copy"]
+    assert toy.ask(b"ask large,copy,large", *LIMITS, serve=serve, where=where) == b"+".join(
+        bytes(table[name]) for name in (b"large", b"copy", b"large")
+    )
+    before = len(os.listdir(f"/proc/{toy.pid}/fd"))
+    toy.ask(b"ask " + b",".join([b"large"] * 50), *LIMITS, serve=serve, where=where)
+    assert len(os.listdir(f"/proc/{toy.pid}/fd")) <= before + 1
+
+
+def test_memory_of_mapped_files_is_nobodys_own(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"x" * (64 << 20))
+    own, all_of_it = own_bytes(os.getpid()), resident_bytes(os.getpid())
+    with path.open("rb") as file:
+        view = map_file(file.fileno(), 64 << 20)
+    assert view[:: 1 << 12].tobytes()
+    assert resident_bytes(os.getpid()) >= all_of_it + (60 << 20)
+    assert own_bytes(os.getpid()) < own + (30 << 20)
 
 
 def test_a_file_that_was_replaced_meanwhile_is_sent(toy: ChildProcess, tmp_path: Path) -> None:
@@ -197,8 +222,9 @@ def test_a_file_that_was_replaced_meanwhile_is_sent(toy: ChildProcess, tmp_path:
         view = map_file(file.fileno(), 300_000)
     other.write_bytes(b"new" * 100_000)
     other.replace(path)
-    assert toy.ask(b"kind x", *LIMITS, serve=lambda _: view) == b"bytes"
-    assert toy.ask(b"ask x", *LIMITS, serve=lambda _: view) == b"old" * 100_000
+    there = part_of(view)
+    assert toy.ask(b"kind x", *LIMITS, serve=lambda _: view, where=lambda _: there) == b"bytes"
+    assert toy.ask(b"ask x", *LIMITS, serve=lambda _: view, where=lambda _: there) == b"old" * 100_000
 
 
 def test_a_question_that_nobody_answers_is_an_error_of_its_program(toy: ChildProcess) -> None:
@@ -298,6 +324,6 @@ def test_memory_of_a_process_that_is_gone_is_nothing() -> None:
 
 def test_a_look_at_memory_is_due_while_nothing_comes(toy: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(child, "resident_bytes", lambda pid: looks.append(pid) or 0)
+    monkeypatch.setattr(child, "own_bytes", lambda pid: looks.append(pid) or 0)
     toy.ask(b"sleep 0.7", *LIMITS)
     assert len(looks) >= 2

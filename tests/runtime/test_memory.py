@@ -109,3 +109,24 @@ print((before - resident_bytes(os.getpid())) >> 20)
 def test_what_is_free_between_what_is_not_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 60  # of 114 MiB: parts of pages stay
+
+
+KEEPS = """
+import ctypes, os, sys
+import numpy as np
+from hotfuse.runtime.child import own_bytes
+from hotfuse.runtime.memory import keep_freed
+if sys.argv[1] == "keep":
+    keep_freed()
+blocks = [np.ones(24 << 20, np.uint8) for _ in range(4)]
+held = own_bytes(os.getpid())
+del blocks
+print((held - own_bytes(os.getpid())) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the parameters are glibc's")
+def test_a_worker_keeps_what_it_frees() -> None:
+    for mode, least, most in (("keep", 0, 8), ("leave", 88, 100)):
+        done = subprocess.run([sys.executable, "-c", KEEPS, mode], capture_output=True, text=True, check=True)
+        assert least <= int(done.stdout) <= most, mode

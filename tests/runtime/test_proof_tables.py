@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hotfuse.ir.types import F32, I64, tensor
+from hotfuse.config import Config
+from hotfuse.file_map import map_file
+from hotfuse.ir.types import BF16, F32, I64, tensor
 from hotfuse.runtime import proof_inputs, proof_tables, unit_proof
+from hotfuse.runtime.build_cache import Witness
+from hotfuse.runtime.build_request import ProveRequest
 from hotfuse.runtime.guard_bands import NAN_BYTES, Bands
 from hotfuse.runtime.memory import empty_block, parts_in_memory
 from tests.codegen.lowering import graph_of
@@ -18,6 +23,7 @@ from tests.runtime.mutants import fate_of, mutants
 from tests.runtime.proof_models import SIZES, Array, Built, built, verdicts
 
 TABLE, ROWS = "wt", 3000
+NOTHING: Any = None  # where no build is looked at
 
 
 @pytest.fixture(name="model", scope="module")
@@ -134,3 +140,65 @@ def test_who_writes_into_a_table_is_found_out(row: int) -> None:
     assert not unit_proof._is_changed(copy, array, True)
     copy[row, 5] += 1
     assert unit_proof._is_changed(copy, array, True)
+
+
+def table_of(make: Any, dtype: Any = F32) -> tuple[proof_tables.Tables, Any]:
+    """The tables of a graph over a weight w and places i, of which row r has the number r."""
+    graph = graph_of(make, {"w": tensor(dtype, ROWS, 8), "i": tensor(I64, 3)})
+    graph = replace(graph, inputs=("i",), weights=("w",))
+    whole = np.repeat(np.arange(ROWS)[:, None], 8, 1).astype(dtype.numpy)
+    return proof_tables.Tables(graph, lambda name: whole), graph
+
+
+def test_places_that_follow_from_floats_make_no_table(small: None) -> None:
+    """On other inputs they are others."""
+
+    def make(b: Any, w: Any, i: Any) -> Any:
+        return b.add("gather", w, b.add("cast", b.add("tanh", b.add("cast", i, to=F32)), to=I64), axis=0)
+
+    tables, graph = table_of(make)
+    tables.read(graph.nodes[-1], lambda name: np.array([1, 2, 3]))
+    assert tables.rows == {}
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int64])
+def test_places_of_any_type_and_a_second_look(small: None, dtype: Any) -> None:
+    tables, graph = table_of(lambda b, w, i: b.add("gather", w, i, axis=0), BF16)
+    tables.read(graph.nodes[0], lambda name: np.array([1, 2, 100], dtype))
+    tables.read(graph.nodes[0], lambda name: np.array([2, 7], dtype))
+    assert tables.rows["w"].tolist() == [1, 2, 7, 100]
+    found = tables.value("w")
+    assert found[tables.rows["w"], 0].astype(int).tolist() == [1, 2, 7, 100]
+    assert not found.flags.writeable
+
+
+def test_a_place_outside_leaves_no_table_behind(small: None) -> None:
+    tables, graph = table_of(lambda b, w, i: b.add("gather", w, i, axis=0))
+    with pytest.raises(IndexError):
+        tables.read(graph.nodes[0], lambda name: np.array([ROWS]))
+    assert tables.value("w")[-1, 0] == ROWS - 1
+
+
+def test_a_large_weight_that_is_not_aligned_is_copied_once(small: None) -> None:
+    memory = np.zeros(ROWS * 32 + 1, np.uint8)[1:].view(np.float32).reshape(ROWS, 8)
+    asked: list[str] = []
+    graph = graph_of(lambda b, w: b.add("tanh", w), {"w": tensor(F32, ROWS, 8)})
+    tables = proof_tables.Tables(replace(graph, inputs=(), weights=("w",)), lambda name: asked.append(name) or memory)
+    assert not memory.flags.aligned
+    assert tables.value("w").flags.aligned
+    assert tables.value("w") is tables.value("w")
+    assert asked == ["w"]
+
+
+def test_witness_leaves_the_digest_of_a_mapped_table_to_who_has_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)) * (1 << 17))
+    with path.open("rb") as file:
+        view = map_file(file.fileno(), 1 << 25)
+    for dtype in (BF16.numpy, np.dtype(np.float16)):
+        table = np.frombuffer(view, dtype)
+        arrays = {"table": table, "small": table[:1000], "sent": np.array(table)}
+        asked = ProveRequest(NOTHING, (), {}, Config(cache=str(tmp_path / "cache")))
+        witness = Witness(arrays.__getitem__, asked)
+        assert all(np.array_equal(witness(name).view(np.uint8), array.view(np.uint8)) for name, array in arrays.items())
+        assert sorted(witness.digests) == ["sent", "small"]

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from hotfuse.hardware.spec import host_spec
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import threads
-from hotfuse.runtime.threads import find_gomp, team_size
+from hotfuse.runtime.threads import ALONE, beside_calls, find_gomp, team_size
 
 
 def mapped() -> str:
@@ -95,3 +96,11 @@ def test_threads_are_what_was_asked_for_or_the_least_that_is_allowed(monkeypatch
     assert team_size(dataclasses.replace(spec, cpu_quota=5.5), 0, {"OMP_NUM_THREADS": "6"}) == 5
     monkeypatch.delitem(sys.modules, "torch")
     assert team_size(spec, 0, {}) == 16
+
+
+def test_checks_beside_calls_that_follow_each_other_keep_to_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    for crowded in (False, True):
+        monkeypatch.setattr(RIGHT_OF_WAY, "crowded", crowded)
+        with beside_calls():
+            assert ALONE.active is crowded
+        assert not ALONE.active
