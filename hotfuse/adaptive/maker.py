@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import grouping_of
 from hotfuse.adaptive.subject import Subject
-from hotfuse.adaptive.target import Target
+from hotfuse.adaptive.target import Generic, Target
 from hotfuse.config import Config
 from hotfuse.errors import WorkerError
 from hotfuse.ir.graph import Graph
@@ -76,7 +76,8 @@ class Maker:
         self._digests: Mapping[str, str] = {}
         self.era = 0  # how often weights changed
         self._found: dict[Target, BuildReply] = {}
-        self._missed: set[Target] = set()  # whose builds were looked for in the cache, and are not there
+        # whose builds were looked for in the cache, and are not there
+        self._missed: set[Target] = set() if may_find(subject.config) else {Generic()}
         self._kept: set[Target] = set()  # whose builds an earlier process made: it may have proved them, too
         self.pace: Callable[[], Pace] = Unhurried  # of what is done here
 
@@ -108,7 +109,7 @@ class Maker:
         subject = self._subject
         request = replace(subject.request(), sizes=sizes, grouping=grouping_of(target))
         found = self._found.pop(target, None)
-        if found is None and target not in self._missed and may_find(subject.config):
+        if found is None and target not in self._missed:
             found = cached_build(request, self.pace())
         self._missed.discard(target)
         if found is not None:

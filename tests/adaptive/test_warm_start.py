@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAM = """
 import json, os, sys, time
 import hotfuse, psutil
@@ -83,3 +85,29 @@ def test_a_worker_starts_while_a_large_model_is_loaded_where_nothing_was_kept(tm
     (tmp_path / "cache").mkdir(mode=0o700, exist_ok=True)
     run(tmp_path / "cache")
     assert wakes(tmp_path / "cache") == 0
+
+
+ASKED = """
+import sys
+import hotfuse
+from hotfuse.runtime import build_cache
+from hotfuse.runtime.cache import open_cache
+from hotfuse.config import Config
+from tests.adaptive import test_session_subject as test
+if sys.argv[1] == "others":
+    open_cache(Config()).put("object", "another model's", b"code")
+asked, ask = [], build_cache.cached_build
+build_cache.cached_build = lambda request, pace: asked.append(1) or ask(request, pace)
+with hotfuse.load(test.model().SerializeToString(), tier=1) as session:
+    test.serve(session, lambda: test.is_fused(session))
+print(len(asked))
+"""
+
+
+@pytest.mark.parametrize(("cache", "times"), [("empty", 0), ("others", 1)])
+def test_the_cache_is_asked_for_a_build_once_and_not_where_it_is_empty(tmp_path: Path, cache: str, times: int) -> None:
+    environment = {**os.environ, "HOTFUSE_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", ASKED, cache]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) == times
