@@ -69,6 +69,22 @@ def test_an_engine_that_adapts_is_not_steady_before_it_published() -> None:
     assert steady_state(step).reached_s == pytest.approx(5.0, abs=0.05)
 
 
+def test_a_pace_is_met_before_it_is_kept() -> None:
+    """A machine that is slower for a while, or faster, after what serves was done with itself."""
+    drifting = steady_state(series((100, 0.04), (200, 0.02), (30, 0.03), (400, 0.02)))
+    assert drifting.met_s == pytest.approx(5.0, abs=0.1)
+    assert drifting.reached_s == pytest.approx(9.9, abs=0.3)
+    assert steady_state(series((100, 0.04), (200, 0.017), (400, 0.02))).met_s == pytest.approx(5.0, abs=0.1)
+    assert steady_state(series((100, 0.04), (200, 0.0212), (400, 0.02))).met_s == pytest.approx(9.24, abs=0.1)
+    assert steady_state(series((100, 0.04), (45, 0.02))).met_s is None  # in the last fifth
+
+
+def test_a_pace_from_before_anything_was_published_does_not_count() -> None:
+    run = series((400, 0.02), adapts=True)
+    assert steady_state(run).met_s is None
+    assert steady_state(replace(run, marks=published(3.0))).met_s == pytest.approx(3.0, abs=0.05)
+
+
 def test_calls_before_and_after() -> None:
     run = series((10, 0.1), (20, 0.05))
     assert list(before(run, 2.0 - 1e-9)) == pytest.approx([0.1] * 10)

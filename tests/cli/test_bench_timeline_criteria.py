@@ -40,7 +40,7 @@ def slower(engine: str, load: str, share: float) -> Callable[[Run], Run]:
 def test_a_timeline_that_is_as_it_should_be_meets_everything() -> None:
     found = judge_timelines([made_up()])
     assert [c.what for c in found if not c.met] == []
-    assert [c.what for c in found][:8] == [
+    assert [c.what for c in found][:9] == [
         "toy torch: first call / eager's",
         "toy torch: CPU time behind / Inductor's",
         "toy torch: p99.9 / eager's median, closed",
@@ -48,9 +48,10 @@ def test_a_timeline_that_is_as_it_should_be_meets_everything() -> None:
         "toy torch: rounds that became steady, closed",
         "toy torch: p99.9 / eager's median, half",
         "toy torch: p99 until steady / un-fused alone, half",
+        "toy torch: steady pace met after / Inductor's, half",
         "toy torch: time to steady / Inductor's, half",
     ]
-    assert len(found) == 18
+    assert len(found) == 20
     figures = {c.what: c.figure for c in found}
     assert figures["toy torch: first call / eager's"] == pytest.approx(1.05)
     assert figures["toy torch: CPU time behind / Inductor's"] == pytest.approx(1 / 3)
@@ -75,7 +76,7 @@ def test_a_timeline_that_is_as_it_should_be_meets_everything() -> None:
         ),
         (
             lambda r: replace(r, starts=r.starts / 3, seconds=r.seconds / 3) if r.engine == "inductor" else r,
-            ["time to steady / Inductor's, half"],
+            ["steady pace met after / Inductor's, half", "time to steady / Inductor's, half"],
         ),
     ],
 )

@@ -117,12 +117,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Steady:
-    """`reached_s` is None where the run ended before."""
+    """`reached_s` is since when calls have kept their pace, `met_s` when they first had it: on a machine whose own pace drifts
+    by more than the margin nothing is ever kept. None where the run ended before."""
 
     median_s: float
     mean_s: float
     p99_s: float
     reached_s: float | None
+    met_s: float | None
 
 
 def percentile(seconds: Series, share: float) -> float | None:
@@ -140,15 +142,24 @@ def steady_state(run: Run) -> Steady:
     window = min(len(seconds), max(LEAST_WINDOW, len(last) // WINDOWS))
     medians = np.median(np.lib.stride_tricks.sliding_window_view(seconds, window), axis=-1)
     away = np.flatnonzero(np.abs(medians - median) > WITHIN * median)
-    first = int(away[-1]) + 1 if len(away) else 0
-    if first == len(medians):
-        return Steady(*found, None)
-    # the middle of the window: that is where its median changes if all calls change at once
-    reached = float(starts[first + window // 2]) if first else float(starts[0])
-    if run.adapts:
-        swap = published_s(run)
-        reached = run.end_s if swap is None else max(reached, swap)
-    return Steady(*found, reached if reached <= begin else None)
+    swap = published_s(run) if run.adapts else run.first_call_s
+
+    def time_of(place: int) -> float | None:
+        """The middle of a window: that is where its median changes if all calls change at once."""
+        if swap is None or place == len(medians):
+            return None
+        at_s = max(swap, float(starts[place + window // 2] if place else starts[0]))
+        return at_s if at_s <= begin else None
+
+    # who is faster than at the end has its pace, too; an engine that adapts has none before it published
+    paced = medians <= (1 + WITHIN) * median
+    if swap is not None:
+        paced &= starts[window // 2 : window // 2 + len(medians)] >= swap
+    return Steady(
+        *found,
+        reached_s=time_of(int(away[-1]) + 1 if len(away) else 0),
+        met_s=time_of(int(np.argmax(paced)) if paced.any() else len(medians)),
+    )
 
 
 def before(run: Run, until_s: float | None) -> Series:

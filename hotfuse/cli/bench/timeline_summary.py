@@ -30,9 +30,9 @@ PIECES = 200  # of a run, in the report
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds, and CPU seconds. `reached_s` is None unless every round came to a steady state; `lost` is for adaptive engines
-    with a client that never rests. `before` and `after` are the calls before and after steady state; `p999_s` is of all calls
-    but the first."""
+    """Seconds, and CPU seconds. `reached_s` and `met_s` are None unless every round came to a steady state; `lost` is for
+    adaptive engines with a client that never rests. `before` and `after` are the calls before and after steady state; `p999_s`
+    is of all calls but the first."""
 
     engine: str
     load: str
@@ -50,6 +50,7 @@ class Summary:
     p999_after_s: float | None = None
     steady_s: float | None = None
     reached_s: float | None = None
+    met_s: float | None = None
     reached_rounds: int = 0
     published_s: float | None = None
     background_cpu_s: float | None = None
@@ -87,6 +88,7 @@ def summary_of(timeline: Timeline, engine: str, load: str) -> Summary:
         p999_after_s=percentile(late, 99.9),
         steady_s=statistics.median(s.median_s for s in steady),
         reached_s=_median([s.reached_s for s in steady]),
+        met_s=_median([s.met_s for s in steady]),
         reached_rounds=sum(s.reached_s is not None for s in steady),
         published_s=_median(swaps),
         background_cpu_s=statistics.median(background_cpu_s(run.cpu) for run in runs),

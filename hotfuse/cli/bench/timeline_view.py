@@ -13,8 +13,8 @@ from hotfuse.cli.bench.timeline_summary import Summary, summaries
 from hotfuse.cli.view import make_table
 
 COLUMNS = (
-    "engine", ">first call", ">steady", ">reached after", ">p99 until", ">p99 then", ">p99.9", ">CPU behind", ">lost",
-    ">outliers", "answers",
+    "engine", ">first call", ">steady", ">met after", ">kept after", ">p99 until", ">p99 then", ">p99.9", ">CPU behind",
+    ">lost", ">outliers", "answers",
 )  # fmt: skip
 CLIENTS = {"closed": "a client that never rests", "half": "a client that sleeps as long as its last call took"}
 MOST_MARKS = 12
@@ -50,6 +50,7 @@ def _cells(row: Summary) -> Sequence[str]:
         row.engine,
         _time(row.first_call_s),
         _time(row.steady_s),
+        "never" if row.met_s is None else _time(row.met_s),
         "never" if row.reached_s is None else _time(row.reached_s),
         _time(row.p99_before_s),
         _time(row.p99_after_s),
