@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hotfuse.errors import ConfigError
+from hotfuse.records import dataclass
 from hotfuse.stress import parse
 
 GIB = 1 << 30

@@ -13,11 +13,12 @@ import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hotfuse.event_file import EventFile
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 
 DEPTH = 8  # of data within data that is written out; what is deeper may have no end
 ELEMENTS = 64  # of an array, that are written out

@@ -15,8 +15,10 @@ import json
 import mmap
 import os
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ A tensor-wide mean hides one wrong tail row, which is why the rule also holds pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hotfuse.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -23,10 +23,10 @@ import functools
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotfuse.errors import ConfigError
+from hotfuse.records import dataclass
 
 Fault = Literal["", "raise", "hang", "crash", "memory"]
 FAULTS: tuple[Fault, ...] = ("raise", "hang", "crash", "memory")

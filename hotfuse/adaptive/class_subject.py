@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Audited
 from hotfuse.errors import ExecutionError
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace
+from hotfuse.records import dataclass
 from hotfuse.runtime.torch_class import ServedClass
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import Family

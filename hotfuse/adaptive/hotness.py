@@ -12,10 +12,11 @@ space-saving rule of Metwally and others): heat is then never understated, and o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.adaptive.target import Target
 from hotfuse.errors import VerifyError
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

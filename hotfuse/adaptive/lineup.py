@@ -11,12 +11,13 @@ State of a `Lineup`: what was made of targets, which of them serve, and the last
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Merged, Revised, Split, Target, base_of
 from hotfuse.pace import Pace, Unhurried
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels

@@ -16,7 +16,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.ahead import import_ahead
@@ -41,6 +41,7 @@ from hotfuse.adaptive.subject import Array, Subject
 from hotfuse.adaptive.target import Baked, Edit, Generic, Revised, Target, base_of, form_of
 from hotfuse.errors import HotfuseError, WorkerError
 from hotfuse.pace import Brisk, Pace, Unhurried, imports, make_room
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Build as BuiltUnits

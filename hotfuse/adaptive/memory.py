@@ -7,11 +7,12 @@ ran does not count.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.adaptive.target import Target
 from hotfuse.errors import ParseError
 from hotfuse.ir.record_form import read_record, write_record
+from hotfuse.records import dataclass
 from hotfuse.runtime.backoff import FRESH, Backoff
 
 

@@ -9,10 +9,9 @@ Times (`now_s`) are seconds of any one clock. A clock that is set back stands st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotfuse.adaptive.memory import Memory
 from hotfuse.adaptive.target import Edit, Target
+from hotfuse.records import dataclass
 
 # ---- what happened
 

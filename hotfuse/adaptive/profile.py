@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from statistics import median
 
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.order import Chain, make_chains
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 

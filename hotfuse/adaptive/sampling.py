@@ -16,11 +16,12 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.profile import Profile
 from hotfuse.pace import Unhurried, imports
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.runtime.executor import Executor

@@ -16,13 +16,13 @@ Two units are to be merged where
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotfuse.adaptive.profile import Use
 from hotfuse.adaptive.target import Edit, Merged, Split
 from hotfuse.errors import DimError
 from hotfuse.ir.dim import evaluate
+from hotfuse.records import dataclass
 from hotfuse.runtime.order import Chain
 
 if TYPE_CHECKING:

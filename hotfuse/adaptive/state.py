@@ -6,12 +6,13 @@ One model is one graph that a session serves, or one captured class of a PyTorch
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from hotfuse.adaptive.hotness import Heat
 from hotfuse.adaptive.memory import Memory
 from hotfuse.adaptive.target import Baked, Generic, Target
+from hotfuse.records import dataclass
 from hotfuse.runtime.backoff import FRESH, Backoff
 
 

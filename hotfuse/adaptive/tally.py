@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 from statistics import median
 
+from hotfuse.records import dataclass
 from hotfuse.runtime.turns import spread
 
 KEPT = 4096  # calls between two looks; where there are more, the oldest are not counted

@@ -6,7 +6,7 @@ of the kernels for one form stands on these as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

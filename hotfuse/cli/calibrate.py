@@ -21,6 +21,7 @@ from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.retrain import TrainReply
 from hotfuse.hardware.samples import Samples
 from hotfuse.hardware.spec import Spec, host_spec
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import SPECIMENS, Series, gather, plans_of, retrain
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
@@ -147,7 +148,7 @@ def _measured(
     return known
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Trained:
     """What came of training, and how far off predictions of the series that was timed are, by what was known before and now."""
 

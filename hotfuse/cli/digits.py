@@ -10,10 +10,11 @@ the kind of filters were chosen by the accuracy on that quarter (98.7 %); other 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hotfuse.records import dataclass
 
 FILTERS = 24
 HIDDEN = 64

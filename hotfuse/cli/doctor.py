@@ -6,7 +6,6 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 
 import click
@@ -17,6 +16,7 @@ from hotfuse.config import Config
 from hotfuse.errors import ConfigError
 from hotfuse.hardware.machine import Machine, read_machine
 from hotfuse.hardware.spec import Spec, host_spec
+from hotfuse.records import dataclass
 
 CORE = ("numpy", "onnx", "ml-dtypes", "llvmlite", "scikit-learn", "safetensors", "psutil", "platformdirs", "rich", "click")
 EXTRA = ("torch", "cloudpickle", "triton", "pillow", "onnxruntime", "openvino", "transformers")

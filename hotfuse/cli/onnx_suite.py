@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 import hotfuse
+from hotfuse.records import dataclass
 from hotfuse.runtime.session import Session
 
 NODE_TESTS = "OnnxBackendNodeModelTest"

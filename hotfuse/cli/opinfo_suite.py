@@ -15,7 +15,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from unittest import mock
 
@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.numerics import close_to_exact, same_bits, within_ulp
+from hotfuse.records import dataclass
 from hotfuse.runtime import torch_backend
 
 Array = np.ndarray[Any, Any]

@@ -13,11 +13,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hotfuse.cli.child import Child, Died
 from hotfuse.errors import HotfuseError
+from hotfuse.records import dataclass
 
 START_LIMIT_S = 300.0  # building a suite's cases takes seconds; minutes mean that something hangs
 Outcome = dict[str, Any]

@@ -15,8 +15,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

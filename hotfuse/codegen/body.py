@@ -7,12 +7,12 @@ the same along them belongs to the row. Pointwise kernels, row kernels and produ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from hotfuse.codegen.tile import Cast, Fill, Map
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.types import DType, Shape
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

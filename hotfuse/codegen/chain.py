@@ -10,7 +10,7 @@ other; at last the bodies are put one behind the other (`chain`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.codegen.loop_limits import is_at_least, slope
 from hotfuse.codegen.tile import Access, Buffer, For, Index, Instruction, Load, Prefetch, Store, TileProgram, sizes_of, walk
@@ -19,6 +19,7 @@ from hotfuse.codegen.tile_names import defined, renamed
 from hotfuse.codegen.tile_text import show
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, lower_bound, substitute, symbol, upper_bound
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

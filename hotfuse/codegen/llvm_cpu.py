@@ -13,7 +13,7 @@ pointers LLVM may then take to be distinct.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from hotfuse.codegen.llvm_access import Memory, is_transposed, squares
 from hotfuse.codegen.llvm_dim import Scope, emit_dim
@@ -40,6 +40,7 @@ from hotfuse.codegen.tile import (
     walk,
 )
 from hotfuse.ir.dim import Dim, lower_bound, symbol
+from hotfuse.records import dataclass
 
 Piece = tuple[int, int, int]  # row, column, width (0 is one element)
 Pieces = dict[Piece, Operand]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+
+from hotfuse.records import dataclass
 
 _ELEMENTS = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "bool": "i1"}
 _BITS = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "bool": 1}

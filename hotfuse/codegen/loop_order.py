@@ -33,7 +33,7 @@ written back from there before anyone reads them, and a store that goes through 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.codegen.body import Body, Place, Product, Scan
 from hotfuse.codegen.body_axes import accesses, reads
@@ -45,6 +45,7 @@ from hotfuse.hardware.pairs import ABREAST, ACROSS, HEIGHTS, STRIPS, SWEEP
 from hotfuse.hardware.spec import Spec
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.types import F32, DType
+from hotfuse.records import dataclass
 
 LINE = 64
 BLOCK_VECTORS = 4  # of a long row at a time: enough independent work to hide the latency of each

@@ -23,7 +23,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from hotfuse.codegen.tile import Access, Axis, Block, Bound, Buffer, Instruction, TileProgram, sizes_of
@@ -34,6 +33,7 @@ from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, minimum, symbol
 from hotfuse.ir.graph import Node
 from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.types import BF16, BOOL, F16, F32, F64, DType
+from hotfuse.records import dataclass
 
 CHUNK = 128  # queries of a task: copying keys and values is then small beside using them
 KEYS = 256  # of a block: scores of a tile and a panel of values share the nearest caches

@@ -22,7 +22,7 @@ a step fetches one line beside them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.codegen.body import Body, Given, Limit, Product, Read, Step
 from hotfuse.codegen.body_axes import joined
@@ -42,6 +42,7 @@ from hotfuse.ir.dim import Dim, ceildiv, floordiv, maximum, minimum, symbol
 from hotfuse.ir.layout import Layout, broadcast_strides
 from hotfuse.ir.ops.panels import whole_panels
 from hotfuse.ir.types import F32, F64, DType
+from hotfuse.records import dataclass
 
 TURNS = 4  # of k that are written out where tiles are small: a third of the time went into counting and addresses
 AHEAD = 32  # steps of k: the third-level cache answers within so many

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hotfuse.codegen.body import Body, Fold, Given, Limit, Lookup, Number, Place, Product, Read, Scan, Step, Write
 from hotfuse.codegen.body_axes import reads
@@ -41,6 +41,7 @@ from hotfuse.codegen.tile import (
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, symbol
 from hotfuse.ir.types import I64, DType, numel
+from hotfuse.records import dataclass
 
 Info = Callable[[str], tuple[DType, Dim]]  # element type and size of a value in memory
 DEAR = frozenset(

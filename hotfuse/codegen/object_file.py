@@ -9,10 +9,10 @@ from __future__ import annotations
 import platform
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.errors import CodegenError
+from hotfuse.records import dataclass
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.ir.dim import Dim
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

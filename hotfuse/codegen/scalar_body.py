@@ -14,7 +14,7 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from hotfuse.codegen.tile import Cast, Fill, Instruction, Map
 from hotfuse.errors import TileError
 from hotfuse.ir.op import OpDef
 from hotfuse.ir.types import BOOL, F32, DType
+from hotfuse.records import dataclass
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 _COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}

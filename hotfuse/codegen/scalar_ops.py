@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from hotfuse.errors import TileError
 from hotfuse.ir.ops.activation import gelu, sigmoid
 from hotfuse.ir.ops.elementwise import divide, rsqrt, widened
 from hotfuse.ir.types import BOOL, DTYPES, DType
+from hotfuse.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

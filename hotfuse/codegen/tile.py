@@ -24,11 +24,12 @@ vector width, unrolling, prefetches, and which loops are the grid are annotation
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from hotfuse.ir.dim import Dim, ceildiv, symbols_of
 from hotfuse.ir.types import DType
+from hotfuse.records import dataclass
 
 Block: TypeAlias = tuple[int, int]
 

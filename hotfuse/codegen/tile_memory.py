@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from hotfuse.codegen.tile import Access, Buffer, For, Index, Instruction, Load, Store, TileProgram, walk
 from hotfuse.codegen.tile_text import dims_in, show
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, floordiv, lower_bound, substitute, symbols_of, upper_bound
+from hotfuse.records import dataclass
 
 MAX_CORNERS = 64  # of the variables of one access; with more, only the first and the last turn of all together
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hotfuse.codegen.scalar_ops import BLOCK_DTYPES
 from hotfuse.codegen.tile import (
@@ -40,6 +40,7 @@ from hotfuse.codegen.tile_types import BlockType, types
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, Div, Expr, Min, Symbol, lower_bound
 from hotfuse.ir.types import BOOL, F32, F64, DType
+from hotfuse.records import dataclass
 
 LEAST_DOT = 16  # extents below this are not for tl.dot
 

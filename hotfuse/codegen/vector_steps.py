@@ -8,9 +8,9 @@ that has fused multiply-add: without one LLVM would call `fma` of a library.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.codegen.llvm_text import Operand, Writer
+from hotfuse.records import dataclass
 
 Table = Mapping[str, Sequence[float]]  # element type -> coefficients, constant term first
 

@@ -17,7 +17,7 @@ each turn stores elements of its own that no other turn reads.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from hotfuse.codegen.loop_limits import is_at_least, is_multiple, slope
 from hotfuse.codegen.scalar_ops import FOLDS, neutral
@@ -50,6 +50,7 @@ from hotfuse.codegen.tile_types import BlockType, types
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import lower_bound, symbol, symbols_of
 from hotfuse.ir.types import BOOL, I64
+from hotfuse.records import dataclass
 
 _FOLD_OF = {combine: fold for fold, combine in FOLDS.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 
@@ -12,6 +12,7 @@ from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_tensor import NOWHERE
 from hotfuse.ir.graph import Constant
 from hotfuse.ir.op import FreshSymbols
+from hotfuse.records import dataclass
 
 
 @dataclass

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -18,6 +17,7 @@ from hotfuse.errors import InvalidModel, LimitExceeded
 from hotfuse.file_map import map_file
 from hotfuse.frontends.onnx_external import DataFiles
 from hotfuse.frontends.onnx_wire import strip
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

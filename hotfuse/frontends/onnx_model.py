@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
 
@@ -15,6 +15,7 @@ from hotfuse.frontends.onnx_file import open_model
 from hotfuse.frontends.onnx_function import inline_functions
 from hotfuse.frontends.onnx_graph import import_model
 from hotfuse.ir.graph import Graph
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ An importer is a function `OnnxNode -> Value | sequence of Values`, registered w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from hotfuse.errors import InvalidModel
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Constant, Graph, Value
 from hotfuse.ir.types import DTYPES, DType, TensorType
+from hotfuse.records import dataclass
 
 
 class Decline:

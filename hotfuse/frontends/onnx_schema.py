@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 
 from hotfuse.errors import InvalidModel
+from hotfuse.records import dataclass
 
 A = onnx.AttributeProto
 _MANY = 1 << 30  # more than any node has: the last input or output may be repeated

@@ -14,10 +14,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from hotfuse.errors import InvalidModel, LimitExceeded
+from hotfuse.records import dataclass
 
 MAPPED_BYTES: Final = 4096  # tensor data from this size on stays in the file; below, a mapping costs more than a copy
 FIELDS_PER_NODE: Final = 16  # inputs, outputs, names and attributes; exporters write about 13 a node

@@ -5,7 +5,6 @@ device, the values of plain arguments, and the class of sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from hotfuse.frontends.torch_guard_text import Path, read_guard
 from hotfuse.frontends.torch_shapes import shape_class
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.guard import Relation, ShapeClass
+from hotfuse.records import dataclass
 
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 

@@ -10,10 +10,10 @@ static         the sizes of the call, none may vary
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.frontends.torch_request import TensorInput
+from hotfuse.records import dataclass
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +35,7 @@ from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.graph import Constant, Origin, Value
 from hotfuse.ir.op import FreshSymbols
 from hotfuse.ir.types import ANY, TensorType, Type, type_of
+from hotfuse.records import dataclass
 
 IDENTITIES = {
     "aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default",

@@ -12,7 +12,7 @@ known from tracing (`meta["val"]`), and what an importer built is held against i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import Dim, Expr, symbols_of
 from hotfuse.ir.graph import Value
 from hotfuse.ir.types import BOOL, F32, F64, I64, DType, Shape, TensorType, Type
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

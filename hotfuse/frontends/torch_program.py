@@ -8,7 +8,7 @@ The record travels over the pipe from the capture process; it holds no live tens
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from hotfuse.frontends.torch_record import Form
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.guard import ShapeClass
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: calls look exact places up by it

@@ -29,7 +29,7 @@ import uuid
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy
@@ -38,6 +38,7 @@ import torch
 from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_code import CodeKey, code_key, globals_in, imported_modules, is_implicit, is_library, names_in
 from hotfuse.pace import Pace, hurry
+from hotfuse.records import dataclass
 
 _OURS = str(pathlib.Path(__file__).parents[1])
 LIMIT = 20_000  # objects followed from one module; more than that is data, not configuration

@@ -11,13 +11,13 @@ import dataclasses
 import enum
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
 
 from hotfuse.errors import CaptureError
+from hotfuse.records import dataclass
 
 _BY_VALUE = (type(None), bool, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
 _CACHES = "transformers.cache_utils"

@@ -6,12 +6,12 @@ the first call stay light. (A NamedTuple takes a tenth of the time that a datacl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from hotfuse.errors import CaptureError
+from hotfuse.records import dataclass
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 

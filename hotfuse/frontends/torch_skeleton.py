@@ -18,7 +18,7 @@ import hashlib
 import io
 import pickle
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from hotfuse.frontends.torch_reduction import reduce_module, sent_class
 from hotfuse.frontends.torch_request import TensorInput, unsendable
 from hotfuse.locks import IMPORTS
 from hotfuse.pace import Pace, hurry
+from hotfuse.records import dataclass
 
 SMALL_BYTES = 64 * 1024
 _PLAIN = frozenset([type(None), bool, int, float, str, bytes])

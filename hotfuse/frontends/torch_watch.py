@@ -15,7 +15,6 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
@@ -28,6 +27,7 @@ from hotfuse.frontends.torch_facts import Facts, conflict, make_facts
 from hotfuse.frontends.torch_reach import OWN, PLAIN, Reach, cell_content, reach_from
 from hotfuse.frontends.torch_request import own_attributes
 from hotfuse.pace import Pace, hurry
+from hotfuse.records import dataclass
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")

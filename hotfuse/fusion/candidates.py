@@ -15,12 +15,13 @@ A candidate says what would go and what would come; what it costs, the engine as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.legality import Legality, Refusal, Verdict
 from hotfuse.fusion.rules import Fused, is_pointwise
 from hotfuse.hardware.pairs import GRAIN, LAYOUT, RECOMPUTE, REGISTERS, SIBLINGS, SPLIT, TILES, VARIANTS
+from hotfuse.records import dataclass
 
 MOST_READERS = 4  # of a value that each of them computes for itself
 FINEST = 2  # grain

@@ -11,11 +11,11 @@ They rank what the model predicts to pay, and say why; only legality may veto.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hotfuse.hardware.prior import Bound
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Work
+from hotfuse.records import dataclass
 
 STREAMS = 16  # of memory that prefetchers follow at a time, about
 TASKS = 4.0  # for each thread: fewer leave threads idle at the end

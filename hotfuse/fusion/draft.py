@@ -9,11 +9,11 @@ State: the order, with gaps where groups were; who makes and who reads each valu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.fusion.rules import Fused, results_of
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import Layout
+from hotfuse.records import dataclass
 
 WINDOW = 128  # places: what lies further apart has left the caches, and looking for cycles would take long
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.analyzer import Analyzer
@@ -39,6 +39,7 @@ from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
+from hotfuse.records import dataclass
 
 LEAST_GAIN = 0.02  # of the time of what is edited: repeated measurements differ by more than less
 SURE = 1.0  # standard deviations of the trees' gains that must be left of it

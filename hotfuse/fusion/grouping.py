@@ -9,7 +9,6 @@ of, made nevertheless.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.chains import find_joints, make_chains
@@ -21,6 +20,7 @@ from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
 from hotfuse.ir.op import OPS, Pattern
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

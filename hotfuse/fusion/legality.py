@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.fusion.chains import link_refusal
 from hotfuse.fusion.rules import FOLDS, MAKES_ROWS, PLACED, Fused, is_pointwise, results_of
@@ -25,6 +25,7 @@ from hotfuse.fusion.variants import variant_refusal
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout, broadcast_strides, contiguous_strides, plain, point_strides
 from hotfuse.ir.types import Shape, TensorType, numel
+from hotfuse.records import dataclass
 
 MOST_NODES = 64  # of one group: code of more takes long to compile, and their values do not fit the registers
 _VIEWS = ("transpose", "reshape", "squeeze", "unsqueeze")

@@ -13,13 +13,13 @@ alone has nobody to run beside, but weaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.fusion.draft import Draft, Item
 from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.prior import roofline
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import Work
+from hotfuse.records import dataclass
 
 LOOK = 16  # places ahead
 LEAST_GAIN = 0.08  # of both: threads that begin elsewhere find less of what they need in their own caches

@@ -15,12 +15,13 @@ arise. Views need no kernel: whoever reads them reads their root through a layou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import DTYPES, DType, Shape, TensorType
+from hotfuse.records import dataclass
 
 MEMORY_TYPES: frozenset[DType] = frozenset(
     DTYPES[n] for n in ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool")

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from hotfuse.errors import ParseError
 from hotfuse.fusion.criteria import Score
 from hotfuse.fusion.engine import Step
 from hotfuse.hardware.pairs import EDITS
+from hotfuse.records import dataclass
 
 NOISE = 0.06  # standard deviation of a reward that was measured twice: 0.063 for groups of small graphs, timed in turns
 OWN = 0.15  # of what edits do beyond what contexts explain

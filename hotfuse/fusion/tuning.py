@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from hotfuse.fusion.strategies import Policy, context_of, new_policy, reward
 from hotfuse.fusion.weaving import unwoven
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
+from hotfuse.records import dataclass
 
 LEAST_GAIN = 0.015  # of what an edit is about: repeated measurements of the same differ by as much
 DOUBT = 0.5  # of how far repeated measurements lie apart is no gain

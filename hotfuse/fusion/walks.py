@@ -10,9 +10,9 @@ two or three times for each element, where it was computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from hotfuse.ir.graph import Node
+from hotfuse.records import dataclass
 
 # folds one behind the other in an operator
 LEVELS = {

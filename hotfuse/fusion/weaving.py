@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.fusion.analyzer import TILE_ROWS
 from hotfuse.fusion.legality import Legality, Refusal
@@ -31,6 +31,7 @@ from hotfuse.hardware.work import Touch, Work
 from hotfuse.ir.graph import Value
 from hotfuse.ir.layout import Layout, contiguous_strides
 from hotfuse.ir.types import TensorType
+from hotfuse.records import dataclass
 
 LINE = 64
 LINE_COST = 0.015  # of a product's time, for each line that a step of its sums fetches

@@ -15,10 +15,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.hardware.work import ALONE, BY_ROWS, GATHERED, STRIDED, Touch, Work
 from hotfuse.ir.arena import Interval, plan_arena
+from hotfuse.records import dataclass
 
 NEAR = 1 << 21  # bytes moved by both: what another core touched longer ago has left its cache
 SHARED = 0.5  # of the time to take a line over, that it takes to be its only owner again

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotfuse.errors import InputError
 from hotfuse.fusion.draft import Item
 from hotfuse.fusion.engine import BESIDE, WOVEN, Engine, Planned, Step
 from hotfuse.fusion.legality import Refusal
 from hotfuse.hardware.pairs import SAME
 from hotfuse.ir.graph import Graph
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ plain flops, as everybody counts them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotfuse.hardware.prior import COMPUTE, MEMORY, OVERHEAD
 from hotfuse.hardware.rates import Rates
+from hotfuse.records import dataclass
 
 EXPLAINED = 0.25  # of the time: generated kernels commonly reach a half of either rate
 

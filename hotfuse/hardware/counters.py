@@ -17,8 +17,9 @@ import platform
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from hotfuse.records import dataclass
 
 _HARDWARE, _SOFTWARE = 0, 1  # kinds of events, as Linux numbers them
 EVENTS: Mapping[str, tuple[int, int]] = {

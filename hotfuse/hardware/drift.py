@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
+
+from hotfuse.records import dataclass
 
 ENTER, LEAVE = math.log(1.25), math.log(1.1)  # neighbours of shared machines shift looks by 10 % and less most of the time
 FAR = math.log(2.0)  # of a middle that settled: a model of this machine errs by less than that

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from hotfuse.errors import ParseError
+from hotfuse.records import dataclass
 
 FORM = "1"
 Array = np.ndarray[Any, Any]

@@ -10,10 +10,10 @@ import os
 import resource
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hotfuse.hardware.machine import _field, _group_folders, _kib, _read
+from hotfuse.records import dataclass
 
 ROOT = Path("/")
 _IDLE = (3, 4, 7)  # of the numbers of a core: idle, waiting for a disk, taken by the machine below

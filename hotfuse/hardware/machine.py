@@ -10,8 +10,10 @@ import hashlib
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from hotfuse.records import dataclass
 
 # Flags of /proc/cpuinfo that decide which code can run, in the order they are shown.
 INSTRUCTION_SETS = (

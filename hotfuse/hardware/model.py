@@ -7,7 +7,6 @@ takes; a forest that was trained here knows how optimistic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from hotfuse.hardware.forest import Array, Forest
 from hotfuse.hardware.pairs import PAIR_FEATURES, Edit, pair_rows
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import Work
+from hotfuse.records import dataclass
 
 UNTRAINED = 0.7  # how far the roofline may be off, as a logarithm: twice as long as it says is nothing strange
 OPTIMISM = 1.6  # what kernels take over what the roofline says, where nobody measured it

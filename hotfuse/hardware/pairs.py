@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from hotfuse.hardware.forest import Array
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import STRIDED, Work
+from hotfuse.records import dataclass
 
 REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, GRAIN = "registers", "siblings", "tiles", "layout", "recompute", "grain"
 SPLIT = "split"

@@ -13,10 +13,10 @@ costs to hand out tasks and to meet comes on top. Threads help as far as there a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from hotfuse.hardware.rates import Curve, Rates
 from hotfuse.hardware.work import IN_ORDER, Touch, Work
+from hotfuse.records import dataclass
 
 COMPUTE, MEMORY, OVERHEAD = "arithmetic", "memory", "overhead"
 LINE = 64  # bytes that come with each element where memory is not gone through in order

@@ -12,11 +12,12 @@ import bisect
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from hotfuse.errors import ParseError
 from hotfuse.hardware.spec import Spec
+from hotfuse.records import dataclass
 
 FORM = 4  # of the text, and of what was measured how
 KIB, MIB = 1 << 10, 1 << 20

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from hotfuse.hardware.forest import Forest, read_forest, write_forest
 from hotfuse.hardware.pairs import MOST, SAME
 from hotfuse.hardware.samples import Samples
 from hotfuse.hardware.training import Quality, quality, train
+from hotfuse.records import dataclass
 
 LEAST = 50  # samples to train of, and LEAST / 5 to hold against them
 

@@ -8,7 +8,7 @@ are held out as wholes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from hotfuse.errors import ParseError
+from hotfuse.records import dataclass
 
 WINDOW = 20_000  # rows that are kept
 OWN = 5_000  # of these of models and of their traffic, whose sources lie below 0: they must not push out what chance made

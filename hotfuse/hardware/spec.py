@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
 
 from hotfuse.errors import ConfigError
 from hotfuse.hardware.machine import Machine, read_machine
+from hotfuse.records import dataclass
 
 KIB = 1 << 10
 

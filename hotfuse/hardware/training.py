@@ -8,13 +8,13 @@ between those that it did.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import Array, Forest
+from hotfuse.records import dataclass
 
 TREES = 64
 LEAST_SPREAD = 0.02  # of a ratio: less is no difference

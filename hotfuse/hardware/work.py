@@ -9,7 +9,7 @@ of everything else, of which a function like exp takes many.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hotfuse.records import dataclass
 
 IN_ORDER, STRIDED, GATHERED = 0, 1, 2  # how memory is gone through
 ACCESSES = ("in order", "strided", "gathered")

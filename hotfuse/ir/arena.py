@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from hotfuse.records import dataclass
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 

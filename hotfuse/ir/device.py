@@ -7,11 +7,12 @@ read on a device other than its own; a value that several nodes read there moves
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import CPU, Attrs, Graph, Node, Value
 from hotfuse.ir.metadata import bytes_of
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias, Union
 
 from hotfuse.errors import DimError
+from hotfuse.records import dataclass
 
 MAX_TERMS = 4096  # of a product
 MAX_SIZE = 256  # of an expression that a graph keeps; exported models stay below 40

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hotfuse.errors import DimError
 from hotfuse.ir.dim import Dim, Expr, Symbol, lower_bound, substitute, symbol, symbols_of, upper_bound
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Nothing here is changed after it is made. An edit is `dataclasses.replace`, or a
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from hotfuse.file_map import FilePart
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.facts import NO_FACTS, Facts
 from hotfuse.ir.types import ANY, TensorType, Type, type_of
+from hotfuse.records import dataclass
 
 CPU = "cpu"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.errors import DimError
 from hotfuse.ir.dim import Dim, evaluate, solve
 from hotfuse.ir.types import Shape
+from hotfuse.records import dataclass
 
 COMPARE: Mapping[str, Callable[[int, int], bool]] = {
     "==": operator.eq,

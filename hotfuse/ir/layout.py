@@ -10,12 +10,12 @@ The root's own memory is contiguous, rows last. Sizes and strides are dims, so o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from hotfuse.ir.dim import Dim, lower_bound, maximum, minimum
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.ops.movement import even_sizes
 from hotfuse.ir.types import Shape, TensorType
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ versioned: `with_facts` returns a new table, so a reader never sees a half-writt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hotfuse.ir.dim import Dim, substitute
 from hotfuse.ir.graph import Graph, Node, Origin
 from hotfuse.ir.op import OPS, Call, FreshSymbols, Pattern
 from hotfuse.ir.types import TensorType, Type, numel
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ import numpy as np
 from hotfuse.errors import InvalidModel
 from hotfuse.ir.dim import Dim, Expr, Min, maximum, minimum, symbol
 from hotfuse.ir.types import DType, Shape, TensorType, Type, numel
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.ir.graph import Graph, Value

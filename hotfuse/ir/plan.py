@@ -11,13 +11,14 @@ Rules that every plan keeps (`check_plan` states them all):
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from hotfuse.errors import IllegalEdit
 from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.group import Group
 from hotfuse.ir.op import OPS, Pattern
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import enum
 import functools
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -20,6 +19,7 @@ from hotfuse.errors import ParseError
 from hotfuse.ir.dim import Div, Expr, Max, Min, Symbol
 from hotfuse.ir.graph import Attrs, Constant
 from hotfuse.ir.types import DTYPES, STRING, DType, TensorType, Type, dtype_of, type_of
+from hotfuse.records import dataclass
 
 SCALARS = (types.NoneType, bool, int, float, str)
 CONTAINERS = (tuple, list, dict, set, frozenset, bytes)

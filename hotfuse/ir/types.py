@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from hotfuse.errors import DimError, InvalidModel
 from hotfuse.ir.dim import Dim
+from hotfuse.records import dataclass
 
 Shape: TypeAlias = tuple[Dim, ...]
 

@@ -11,12 +11,13 @@ would grow: a prepared value is kept for good, so it may not be larger than the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.ir.dim import Expr
 from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import STRING, TensorType, Type, numel
+from hotfuse.records import dataclass
 
 _NOT_OURS = (Pattern.CONTROL, Pattern.OPAQUE, Pattern.TRANSFER)
 

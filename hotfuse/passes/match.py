@@ -19,7 +19,7 @@ the precision of the constant's type, and of float32 for float64, as exporters r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ import numpy as np
 from hotfuse.ir.graph import Node, Value
 from hotfuse.ir.types import TensorType
 from hotfuse.passes.rewrite import Draft
+from hotfuse.records import dataclass
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "equal"})
 DEEPEST_PRODUCT = 8  # nodes of one product on the way to a factor: long chains of products are no pattern of anybody's

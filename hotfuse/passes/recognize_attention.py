@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.types import BOOL, F16
@@ -25,6 +24,7 @@ from hotfuse.passes.match import Either, Match, Number, Pattern, Product, Var, i
 from hotfuse.passes.nested import on_every_graph
 from hotfuse.passes.rewrite import Draft, dtype_of, first_origin, rewrite, same_shape, shape_of
 from hotfuse.passes.simplify import axis_order
+from hotfuse.records import dataclass
 
 q, k, v = Var("q"), Var("k"), Var("v")
 QUERY = Product(Number("q scale"), q)

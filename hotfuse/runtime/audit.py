@@ -7,11 +7,12 @@ AuditRequest: a skeleton, the inputs and outputs of a call    ->  AuditReply: wh
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.config import Config
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
+from hotfuse.records import dataclass
 from hotfuse.runtime.build_request import Array, Weight
 from hotfuse.runtime.difference import difference
 from hotfuse.runtime.executor import Executor

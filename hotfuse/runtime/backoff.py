@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hotfuse.records import dataclass
 
 MOST_DOUBLINGS = 64  # far beyond any bound, and still a number
 

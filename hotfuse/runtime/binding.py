@@ -7,7 +7,7 @@ place in the arena.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.ops.sequence import GATHERING
 from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import STRING, TensorType, Type
+from hotfuse.records import dataclass
 from hotfuse.runtime.concrete import check_size, concrete_attrs, concrete_values, learned_sizes
 from hotfuse.runtime.engine import Compute, Engine, RunGraph
 from hotfuse.runtime.memory import Placement

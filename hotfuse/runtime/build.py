@@ -12,7 +12,7 @@ serves the graph: `attached` puts the constants back, and what `prepare` makes o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from hotfuse.ir.types import STRING, TensorType, Type
 from hotfuse.pace import Pace, breathe, going_at, hurry
 from hotfuse.passes.fold import immutable
 from hotfuse.passes.hoist import Hoisted
+from hotfuse.records import dataclass
 from hotfuse.runtime.concrete import concrete_attrs, concrete_type, learned_sizes
 from hotfuse.runtime.shelf import Shelf, in_order_of_use
 

@@ -9,7 +9,7 @@ HelpRequest: nothing; programs are asked back (`pile`)   ->  HelpReply: how many
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from hotfuse.config import Config
 from hotfuse.fusion.grouping import AS_PLANNED, Grouping
 from hotfuse.ir.graph import Graph
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import Build, Sizes
 from hotfuse.runtime.verdict import UnitVerdict
 

@@ -18,10 +18,10 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from hotfuse.config import Config
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache_entry import (
     Entry,
     Flaw,

@@ -18,8 +18,10 @@ import re
 import stat
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
+
+from hotfuse.records import dataclass
 
 MAGIC = b"hotfuse\x01"  # ends with the version of the format
 BLOCK_BYTES = 4096  # what a disk gives to a file is a multiple of this

@@ -10,9 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 
 from hotfuse.config import Config
+from hotfuse.records import dataclass
 
 OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 NAME, OTHERWISE = "cache folder", "or let HOTFUSE_CACHE name another folder, or `off`"

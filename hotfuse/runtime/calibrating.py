@@ -16,13 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, WorkerError
 from hotfuse.hardware.retrain import TrainReply, TrainRequest
 from hotfuse.hardware.samples import Samples, no_samples, write_samples
 from hotfuse.ir.text import print_graph
+from hotfuse.records import dataclass
 from hotfuse.runtime.build_jobs import worker_job
 from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject

@@ -6,8 +6,6 @@ of both, in the cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotfuse.errors import ParseError
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import Forest, read_forest
@@ -16,6 +14,7 @@ from hotfuse.hardware.pairs import PAIR_FEATURES
 from hotfuse.hardware.rates import Rates, rates_key
 from hotfuse.hardware.samples import Samples, no_samples, read_samples
 from hotfuse.hardware.spec import Spec
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache import DiskCache
 from hotfuse.runtime.objects import generator_version
 

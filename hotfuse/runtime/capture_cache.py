@@ -20,7 +20,6 @@ import platform
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,6 +34,7 @@ from hotfuse.frontends.torch_watch import ModuleWatch
 from hotfuse.ir.guard import ShapeClass
 from hotfuse.ir.record_form import read_record, write_record
 from hotfuse.pace import Pace, hurry
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache import DiskCache
 
 KIND = "capture"

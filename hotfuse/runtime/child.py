@@ -32,10 +32,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hotfuse.errors import WorkerError
 from hotfuse.file_map import FilePart
+from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.child_main import (
     ANSWER,

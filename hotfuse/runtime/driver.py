@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from hotfuse.config import Config
 from hotfuse.errors import VerifyError
 from hotfuse.hardware.spec import host_spec
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.driver_ir import driver_ir
 from hotfuse.runtime.leader import this_leader

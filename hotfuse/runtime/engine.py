@@ -6,11 +6,11 @@ An engine turns a node into a plain function of its input values. Values flow be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.types import Type
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from hotfuse.errors import InputError, UnsupportedModel
 from hotfuse.ir.dim import Expr
 from hotfuse.ir.types import STRING, OptionalType, SequenceType, TensorType, Type
+from hotfuse.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -13,12 +13,12 @@ State: `Bands` keeps what it made; `Copies` what it is copied from, so that the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hotfuse.ir.types import TensorType, type_of
+from hotfuse.records import dataclass
 from hotfuse.runtime.memory import aligned_block, empty_block
 from hotfuse.runtime.numpy_engine import NUMPY
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hotfuse.codegen.link import Code
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.hardware.spec import Spec
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache import DiskCache
 from hotfuse.runtime.objects import object_of
 

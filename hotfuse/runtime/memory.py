@@ -9,13 +9,13 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hotfuse.ir.arena import ALIGNMENT
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt
 MOST_KEPT = 1 << 28  # bytes at the end of the heap: a worker may be allowed no more than four times that

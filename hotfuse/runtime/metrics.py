@@ -19,11 +19,12 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from hotfuse.event_file import dropped_lines, open_event_file
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.metrics_text import Family, Sample, exposition
 
 NAMES = 256  # of models that are told apart; the rest is one row

@@ -7,7 +7,6 @@ Nodes are put in an order with as few changes between the two as their data flow
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ from hotfuse.ir.plan import Plan
 from hotfuse.ir.types import TensorType, Type
 from hotfuse.passes.dead_code import has_effect
 from hotfuse.passes.rewrite import is_pure
+from hotfuse.records import dataclass
 from hotfuse.runtime.binding import BoundPlan, assemble, settled_values
 from hotfuse.runtime.build import Unit
 from hotfuse.runtime.concrete import check_size, concrete_values, learned_sizes

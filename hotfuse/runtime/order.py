@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from hotfuse.records import dataclass
 
 KEPT = 4096  # calls between two looks; where there are more, the oldest are not counted
 PAIRS = 256  # the rarest make room

@@ -11,10 +11,11 @@ State: none; how cores share caches is read once.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hotfuse.hardware.spec import Spec
+from hotfuse.records import dataclass
 
 ROOT = Path("/")
 

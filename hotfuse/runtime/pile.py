@@ -20,11 +20,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hotfuse.errors import WorkerError
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.parcel import unwrap, wrap
 
 LONG_S = 5.0  # that the one who builds waits for a helper, before it does the work itself

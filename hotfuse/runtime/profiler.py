@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hotfuse.ir.graph import Node
+from hotfuse.records import dataclass
 from hotfuse.runtime.binding import BoundPlan
 from hotfuse.runtime.executor import Executor
 

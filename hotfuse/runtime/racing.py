@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from hotfuse.fusion.tuning import Lap, Race, computing
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import Hoisted
+from hotfuse.records import dataclass
 from hotfuse.runtime.binding import BoundPlan
 from hotfuse.runtime.building import build_groups
 from hotfuse.runtime.executor import Executor

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from hotfuse.ir.graph import Constant
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.numerics import alike
 from hotfuse.passes.hoist import Hoisted
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import Build, attached
 from hotfuse.runtime.building import build_hoisted
 from hotfuse.runtime.driver import Driver

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from hotfuse.config import Config
 from hotfuse.events import EventLog, plain
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.metadata import Cost, NodeMeta, describe, total_cost
+from hotfuse.records import dataclass
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.story import Source, Story, find_story, make_source, tell
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError
 from hotfuse.events import EventLog
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import Build, baked
 from hotfuse.runtime.build_jobs import worker_job
 from hotfuse.runtime.build_request import Weight

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from hotfuse.ir.dim import Dim, Expr, Symbol, symbol, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.types import I64, SizeType, TensorType, Type, tensor, type_of
 from hotfuse.passes.hoist import Hoisted
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import Build, Unit
 from hotfuse.runtime.concrete import learned_sizes
 from hotfuse.runtime.unit_proof import Subject

@@ -13,11 +13,11 @@ import os
 import re
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, ParseError
+from hotfuse.records import dataclass
 from hotfuse.runtime.cache_folder import OPEN_FOLDER, Folder, open_folder
 from hotfuse.runtime.reproduction import Reproduction
 from hotfuse.runtime.reproduction_form import GRAPH, RECORD, TENSORS, Files, from_files, to_files

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hotfuse.hardware.load import Look, available_memory_bytes, cores_of_others, look, usable_cores
 from hotfuse.hardware.machine import usable_memory_bytes
+from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 
 Kind = Literal["build", "prove", "help", "audit", "reproduce", "tune", "train", "calibrate"]

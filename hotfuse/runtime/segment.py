@@ -10,13 +10,13 @@ pool.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from hotfuse.errors import BadIndex
 from hotfuse.ir.types import TensorType
+from hotfuse.records import dataclass
 from hotfuse.runtime.driver import Driver, Job, Step
 from hotfuse.runtime.memory import Arena, ArenaPool
 from hotfuse.runtime.tables import Bound, Part, bind, figures_of, place

@@ -7,9 +7,9 @@ what it began with until it ends, and code goes with the last call that is in it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hotfuse.records import dataclass
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.quick import ShortWay
 

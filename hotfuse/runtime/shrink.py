@@ -12,7 +12,7 @@ It is greedy: what still shows the fault is the start of the next attempt. `stil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from hotfuse.errors import HotfuseError
 from hotfuse.ir.dim import evaluate, symbols_of
 from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.types import TensorType
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import Unit
 from hotfuse.runtime.concrete import concrete_attrs
 from hotfuse.runtime.driver import Driver

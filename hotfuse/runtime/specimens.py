@@ -9,7 +9,6 @@ follow each other find each other's results in the caches, as they do in a model
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.types import F32, I64, TensorType
+from hotfuse.records import dataclass
 
 UNARY = ("relu", "gelu", "tanh", "sigmoid", "exp", "sqrt", "abs", "silu", "erf", "neg")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")

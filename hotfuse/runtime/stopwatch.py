@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.driver import Driver, Job
 from hotfuse.runtime.driver_ir import timed_driver_ir
 from hotfuse.runtime.memory import aligned_block

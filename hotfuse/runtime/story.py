@@ -11,12 +11,13 @@ about these, or about those that `units` names. A story is a pure function of it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.errors import InputError
 from hotfuse.events import Event
 from hotfuse.ir.graph import Graph
+from hotfuse.records import dataclass
 from hotfuse.runtime.subgraph import BAKED, FUSED, ORIGINAL, Fusion, Served, Subgraph, describe_subgraph, served_by, subgraph_id
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.metadata import Cost, bytes_of, cost_of
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.codegen.tile import TileProgram

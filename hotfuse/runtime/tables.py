@@ -9,7 +9,7 @@ State: none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hotfuse.codegen.recipe import Recipe
@@ -18,6 +18,7 @@ from hotfuse.ir.arena import Interval, plan_arena
 from hotfuse.ir.dim import evaluate
 from hotfuse.ir.graph import Node
 from hotfuse.ir.types import TensorType
+from hotfuse.records import dataclass
 from hotfuse.runtime.kernels import Kernel
 
 Span = tuple[str, int, int]  # a value, or "" and a place in the arena

@@ -14,11 +14,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from hotfuse.hardware.spec import Spec
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 
 TEAM = make_lock()

@@ -20,7 +20,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,7 @@ from hotfuse.errors import CaptureError, WorkerError
 from hotfuse.frontends.torch_request import SelfChange
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace, Unhurried, hurry
+from hotfuse.records import dataclass
 from hotfuse.runtime.capture_worker import answer, main
 from hotfuse.runtime.child import DIED, HUNG, MEMORY, START, TIMEOUT, ChildProcess
 from hotfuse.runtime.child import resident_bytes as resident_bytes

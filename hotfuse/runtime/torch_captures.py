@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ from hotfuse.errors import CaptureError, HotfuseError
 from hotfuse.frontends.torch_request import SelfChange, TraceRequest
 from hotfuse.locks import make_lock
 from hotfuse.pace import Brisk, Pace, Unhurried, hurry, imports
+from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import SUBMODULE_CAPTURES, Family

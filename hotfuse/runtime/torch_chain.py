@@ -11,12 +11,12 @@ any other call is answered by the part itself. So the code between the calls may
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
 
+from hotfuse.records import dataclass
 from hotfuse.runtime.torch_guard import Call, bypass, read_call
 from hotfuse.runtime.weight_stamps import mark
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +27,7 @@ from torch import fx
 from hotfuse.config import Config
 from hotfuse.events import EventLog
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.metrics import watch
 from hotfuse.runtime.torch_module import Controls
 

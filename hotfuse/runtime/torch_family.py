@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from hotfuse.config import Config
 from hotfuse.events import EventLog
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass

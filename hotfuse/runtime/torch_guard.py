@@ -11,13 +11,13 @@ import enum
 import itertools
 import types
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from hotfuse.frontends.torch_record import flatten_call, map_leaves
 from hotfuse.frontends.torch_request import TensorInput, own_attributes, unsendable
+from hotfuse.records import dataclass
 
 if TYPE_CHECKING:
     from hotfuse.frontends.torch_watch import ModuleWatch

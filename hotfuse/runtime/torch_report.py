@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hotfuse.events import Event, plain
+from hotfuse.records import dataclass
 from hotfuse.runtime.story import Source, Story, find_story, make_source, tell
 
 if TYPE_CHECKING:

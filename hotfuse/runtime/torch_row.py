@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from hotfuse.locks import make_lock
+from hotfuse.records import dataclass
 from hotfuse.runtime.backoff import FRESH, Backoff
 from hotfuse.runtime.torch_chain import Link
 from hotfuse.runtime.turns import Duel

@@ -10,7 +10,6 @@ the module does all of it itself: what the caller sees of the call is the module
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from hotfuse.errors import CaptureError
 from hotfuse.frontends.torch_record import Form, take_apart
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.numerics import alike
+from hotfuse.records import dataclass
 from hotfuse.runtime.torch_count import uncounted
 from hotfuse.runtime.torch_guard import Call, Miss
 from hotfuse.runtime.torch_route import unrouted

@@ -5,7 +5,7 @@ A piece is a unit (nodes that became kernels together), named as in events by it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +22,7 @@ from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.metadata import Cost, bytes_of, cost_of
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import TensorType, Type
+from hotfuse.records import dataclass
 from hotfuse.runtime.binding import BoundPlan, Step
 from hotfuse.runtime.concrete import learned_sizes
 from hotfuse.runtime.driver import Job

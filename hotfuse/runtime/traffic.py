@@ -11,7 +11,7 @@ calibration, and are a bounded part of it (`hardware/samples`).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.hardware.training import quality
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import Sizes, baked
 from hotfuse.runtime.building import make_planned
 from hotfuse.runtime.cache import open_cache

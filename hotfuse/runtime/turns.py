@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from hotfuse.records import dataclass
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
 LONG_ROW = 18  # of which half count: two rows are enough

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from hotfuse.errors import BadIndex
 from hotfuse.ir.graph import Node
 from hotfuse.ir.types import TensorType
 from hotfuse.numerics import GOOD, Verdict
+from hotfuse.records import dataclass
 from hotfuse.runtime.driver import Driver
 from hotfuse.runtime.exact import exact_values, has_branches, run_nodes
 from hotfuse.runtime.guard_bands import LARGE_BYTES, NAN_BYTES, Bands, Copies

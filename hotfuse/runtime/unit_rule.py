@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from hotfuse.ir.graph import Node
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import BF16, F16, F32, F64, DType, dtype_of
 from hotfuse.numerics import Verdict, close_to_exact, same_bits, within_ulp
+from hotfuse.records import dataclass
 from hotfuse.runtime.exact import MOVES, is_float, rounds
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,6 @@ import contextlib
 import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.locks import make_lock
 from hotfuse.pace import Unhurried, breathe, going_at
+from hotfuse.records import dataclass
 from hotfuse.runtime.patience import Patience
 from hotfuse.runtime.shared_values import share
 from hotfuse.runtime.weight_stamps import STEPPED, Stamps, mark

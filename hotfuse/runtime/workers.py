@@ -25,11 +25,11 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hotfuse.errors import WorkerError
 from hotfuse.locks import is_copy, make_lock
+from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime import faults
 from hotfuse.runtime.child import DIED, HUNG, MEMORY, NONSENSE, RAISED, START, TIMEOUT, ChildProcess, Serve, Where, own_bytes

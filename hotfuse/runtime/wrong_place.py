@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hotfuse.numerics import spacing
+from hotfuse.records import dataclass
 from hotfuse.runtime.exact import exact_values, is_float
 from hotfuse.runtime.unit_proof import Subject, Values
 

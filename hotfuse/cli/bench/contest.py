@@ -6,7 +6,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hotfuse.cli.bench.rounds import Entrant, Failed, Player, take_turns
 from hotfuse.cli.bench.subject import Subject, read_subject
 from hotfuse.cli.bench.timing import Ratio, Timing, geometric_mean, ratio_of, summarize
 from hotfuse.numerics import Verdict
+from hotfuse.records import dataclass
 
 OURS = "hotfuse"  # engines whose names begin so are ours, the others are peers
 PROBE_S = 0.1

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from hotfuse.cli.bench.contest import Result, Row
 from hotfuse.cli.bench.lengths import Length
 from hotfuse.cli.bench.shares import kernel_share
 from hotfuse.cli.bench.timing import geometric_mean
+from hotfuse.records import dataclass
 
 HELD = ("mlp", "minilm-s16", "minilm-s128", "bert-base", "gpt2", "vit-base")
 SPEEDUP, ROOFLINE_SHARE, SLOWEST = 1.25, 0.85, 1.0

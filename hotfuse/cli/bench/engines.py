@@ -12,13 +12,14 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from hotfuse.cli.bench.subject import Arrays, Subject, tensors_of, torch_call
 from hotfuse.errors import InputError
 from hotfuse.events import EventLog
+from hotfuse.records import dataclass
 
 
 class Missing(Exception):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hotfuse.cli.bench.roofline import Work
+from hotfuse.records import dataclass
 
 Array = np.ndarray[Any, Any]
 GEMM_SIZES = (256, 257, 384, 1000, 1024, 3072, 4096)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hotfuse.cli.bench.engines import cold_caches, thread_environment
 from hotfuse.cli.bench.rounds import Entrant, Failed, Player
 from hotfuse.cli.bench.subject import read_subject
 from hotfuse.cli.bench.timing import Ratio, ratio_of
+from hotfuse.records import dataclass
 
 GENERIC, BAKED = "hotfuse-generic", "hotfuse-onnx"
 MODEL, QUICK_MODEL = "minilm", "bert-tiny"

@@ -7,13 +7,13 @@ onnx wheel fill their weights with one number, which makes every layer of rank 1
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hotfuse.errors import InputError
+from hotfuse.records import dataclass
 
 LIGHT = (
     "light_bvlc_alexnet", "light_densenet121", "light_inception_v1", "light_inception_v2", "light_resnet50",

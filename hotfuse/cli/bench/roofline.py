@@ -12,7 +12,6 @@ the bytes, so that weights which fit a cache are held to the cache's speed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.ir.dim import substitute, symbols_of
@@ -20,6 +19,7 @@ from hotfuse.ir.graph import Graph, Node
 from hotfuse.ir.metadata import bytes_of, cost_of
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import TensorType
+from hotfuse.records import dataclass
 
 
 @dataclass(frozen=True)

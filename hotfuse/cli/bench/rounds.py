@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hotfuse.cli.child import Child, Died
 from hotfuse.cli.process_tree import peak_bytes, resident_bytes, signal_tree
+from hotfuse.records import dataclass
 
 SAMPLE_S = 0.05  # between looks at the memory of a process tree that loads and compiles
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hotfuse.cli.bench.models import LIGHT, Case, make_light, make_torch, one_ou
 from hotfuse.cli.bench.roofline import Work, work_of
 from hotfuse.cli.feeds import NAMED_SIZES, free_sizes, make_feeds
 from hotfuse.errors import InputError
+from hotfuse.records import dataclass
 
 Arrays = list[np.ndarray[Any, Any]]
 ORACLE_AGREES = 1e-2  # RMSE of the original to the float64 answer, over its scale; float32 models are near 1e-6

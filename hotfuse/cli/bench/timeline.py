@@ -18,10 +18,12 @@ Times are seconds since construction began. Everything here is arithmetic on rec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from hotfuse.records import dataclass
 
 Series = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -12,7 +12,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from hotfuse.cli.bench.subject import Subject, read_subject
 from hotfuse.cli.bench.timeline import Cpu, Mark, Run
 from hotfuse.cli.bench.timing import Ratio, ratio_of
 from hotfuse.numerics import Verdict
+from hotfuse.records import dataclass
 
 EAGER, INDUCTOR, UNFUSED = "eager", "inductor", "unfused-onnx"
 # each adaptive engine: what it answers with at first, and what it is to come to

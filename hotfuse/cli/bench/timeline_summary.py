@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from hotfuse.cli.bench.timeline import (
     steady_state,
 )
 from hotfuse.cli.bench.timeline_runs import ADAPTIVE, EAGER, Timeline
+from hotfuse.records import dataclass
 
 PIECES = 200  # of a run, in the report
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from hotfuse.records import dataclass
 
 DRAWS = 2000
 LEAST_ROUNDS = 5  # with fewer, even an interval that leaves 1 out is no claim

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hotfuse.frontends.torch_node import Decline, Imported, TorchNode, aten, axis_of, dtype_of_value, rank_of, shape_of_value
@@ -11,6 +10,7 @@ from hotfuse.frontends.torch_ops.movement import permuted
 from hotfuse.ir.graph import Value
 from hotfuse.ir.op import broadcast_shapes
 from hotfuse.ir.types import I64, Shape
+from hotfuse.records import dataclass
 
 _SCALAR = Decline("of a scalar")
 

@@ -15,7 +15,6 @@ batch does keeps its state past its end, and its h there is zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from hotfuse.ir.facts import NO_FACTS
 from hotfuse.ir.op import Call, OpDef, Pattern, Sample, define
 from hotfuse.ir.ops.elementwise import widened
 from hotfuse.ir.types import TensorType, Type, numel
+from hotfuse.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Activation = Callable[[Array], Array]

@@ -12,7 +12,6 @@ before it. `pads` are all befores, then all afters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -23,6 +22,7 @@ from hotfuse.errors import LimitExceeded
 from hotfuse.ir.dim import Dim, ceildiv, floordiv, minimum
 from hotfuse.ir.op import Call
 from hotfuse.ir.types import Shape
+from hotfuse.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Ints = tuple[int, ...]
