@@ -119,6 +119,11 @@ def test_a_worker_writes_down_calls_events_and_cpu_time(fakes: Timeline) -> None
     assert np.median(turns.ours) < np.median(turns.theirs)  # 1 ms and 2 ms
 
 
+def test_turns_follow_the_load_that_leaves_room_for_what_works_behind() -> None:
+    assert timeline_runs.turns_after(("closed", "half")) == "half"
+    assert timeline_runs.turns_after(("closed",)) == "closed"
+
+
 def test_turns_with_an_engine_that_dies_say_so(fakes: Timeline) -> None:
     assert run_of(fakes, ":right").counts
     assert "crashing: the process was killed by SIGSEGV" in fakes.turns_failed(f"{FAKES}right")

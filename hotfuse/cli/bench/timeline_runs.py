@@ -2,8 +2,8 @@
 
     for each round, for each load, for each engine: a process with empty caches -> `Run`
 
-After its first run of a round an adaptive engine takes turns with a process of `Config(tier=1, wait=True)`, as in any contest:
-what it came to is compared within seconds of the same weather.
+After one run of a round, that at half load if there is one, an adaptive engine takes turns with a process of
+`Config(tier=1, wait=True)`, as in any contest: what it came to is compared within seconds of the same weather.
 """
 
 from __future__ import annotations
@@ -107,10 +107,15 @@ def hold_timeline(case: Case, engines: Sequence[str], loads: Sequence[str], rule
             say(f"round {number + 1} of {rules.rounds}, {load} load, {engine}")
             with _fresh_player(place, environment) as (player, own):
                 runs.append(_run(player, subject, engine, load, number, rules, own))
-                if runs[-1].counts and engine in ADAPTIVE and load == loads[0]:
+                if runs[-1].counts and engine in ADAPTIVE and load == turns_after(loads):
                     with _fresh_player(place, environment) as (other, _):
                         turns.append(_take_turns(engine, player, other, subject, rules, own))
         return Timeline(case.label, tuple(runs), tuple(turns), subject.oracle)
+
+
+def turns_after(loads: Sequence[str]) -> str:
+    """The load after whose run an adaptive engine is held against what it is to come to."""
+    return "half" if "half" in loads else loads[0]
 
 
 @contextmanager
