@@ -124,9 +124,9 @@ class Drifting:
 
     def _answer(self, result: TrafficReply) -> None:
         if result.is_replaced:
-            from hotfuse.runtime.planning import forget_models
+            from hotfuse.runtime.calibration import forget_machine
 
-            forget_models()
+            forget_machine()
             self.drift = self.drift.answered()
         errors = {"before": result.before, "after": result.after}
         reason = "" if result.is_replaced else "the forest in use is as good on units held out, or there are too few"

@@ -24,10 +24,10 @@ from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.records import dataclass
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.calibrating import SPECIMENS, Series, gather, plans_of, retrain
-from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
+from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject, keep_rates, kept_rates
 from hotfuse.runtime.operator_probes import measure_operators
 from hotfuse.runtime.planning import known_policy
-from hotfuse.runtime.probes import keep_rates, kept_rates, measure_rates
+from hotfuse.runtime.probes import measure_rates
 from hotfuse.runtime.quiet import Quiet, in_back_seat
 from hotfuse.runtime.threads import team_size
 

@@ -33,8 +33,11 @@ class Achieved:
 def judge_run(seconds: float, flops: float, steps: float, bytes_moved: float, rates: Rates, threads: int) -> Achieved:
     """Of a run that took so long on a machine of these rates, with a team of so many threads. `steps` are vector operations."""
     seconds = max(seconds, 1e-9)
-    arithmetic_s = max(flops, 2 * steps) / (rates.fma.of(threads) * 1e9)  # a multiply-add is two flops, and one operation
-    memory_s = bytes_moved / (rates.read.at(max(bytes_moved / threads, 1.0), threads) * 1e9)
+    # a multiply-add is two flops, and one operation
+    arithmetic_s = max(flops, 2 * steps) / (rates.fma.of(threads, rates.threads) * 1e9)
+        rates.fma.of(threads, rates.threads) * 1e9
+    )  # a multiply-add is two flops, and one operation
+    memory_s = bytes_moved / (rates.read.at(max(bytes_moved / threads, 1.0), threads, rates.threads) * 1e9)
     by, floor_s = (COMPUTE, arithmetic_s) if arithmetic_s > memory_s else (MEMORY, memory_s)
     if floor_s < EXPLAINED * seconds:
         by = OVERHEAD

@@ -79,8 +79,8 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         _seconds(bound.arithmetic_s) - _seconds(bound.memory_s),
         bound.overhead_s / max(bound.seconds, 1e-12),
         min(threads, work.tasks),
-        _log(rates.fma.of(threads)),
-        *(_log(rates.read.at(size, threads)) for size in (NEAR, MIDDLE, rates.read.bytes[-1])),
+        _log(rates.fma.of(threads, rates.threads)),
+        *(_log(rates.read.at(size, threads, rates.threads)) for size in (NEAR, MIDDLE, rates.read.bytes[-1])),
         _seconds(rates.barrier_s),
         _log(rates.handed),
     ]

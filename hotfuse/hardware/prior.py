@@ -51,9 +51,9 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
     arithmetic = arithmetic_s(work, rates, team)
     if team > 1:  # the last tasks are waited for
         arithmetic *= math.ceil(work.tasks / team) * team / work.tasks
-    memory = sum(_seconds(touch, rates.read, team) for touch in work.reads)
-    memory += sum(_seconds(touch, rates.write, team) for touch in work.writes)
-    memory += work.read_again / (rates.read.at(max(work.row * work.element, 1.0), team) * 1e9)
+    memory = sum(_seconds(touch, rates.read, team, rates.threads) for touch in work.reads)
+    memory += sum(_seconds(touch, rates.write, team, rates.threads) for touch in work.writes)
+    memory += work.read_again / (rates.read.at(max(work.row * work.element, 1.0), team, rates.threads) * 1e9)
     if threads > 1:
         memory += handed_s(work, rates, team)
     return Bound(arithmetic, memory, KERNEL_S + (rates.call_s if threads == 1 else rates.barrier_s))
@@ -67,7 +67,7 @@ def handed_s(work: Work, rates: Rates, team: int) -> float:
 def arithmetic_s(work: Work, rates: Rates, team: int) -> float:
     """Of all operations, shared evenly by a team."""
     halved = 2 if work.element >= DOUBLE else 1  # wide elements: half as many in a vector
-    flops = rates.fma.of(team) * 1e9 / halved
+    flops = rates.fma.of(team, rates.threads) * 1e9 / halved
     lanes = rates.vector_bytes / max(work.element, 1)
     inner = max(work.inner, 1.0)
     filled = inner / (math.ceil(inner / lanes) * lanes)  # of vectors, to the end of a row
@@ -83,7 +83,7 @@ def arithmetic_s(work: Work, rates: Rates, team: int) -> float:
             known_s += (use.elements * element_s / (1.0 if use.rows else filled) + use.rows * row_s) * halved
             steps += use.elements * use.steps
     rest = max(0.0, work.steps - steps) / filled + SINGLE * lanes * max(0.0, work.row_steps - row_steps)
-    known_s *= rates.fma.one / max(rates.fma.of(team), 1e-9)
+    known_s *= rates.fma.one / max(rates.fma.of(team, rates.threads), 1e-9)
     return issued(work, rates.vector_bytes) * 2 * work.products / flops + rest / (flops / 2) + known_s
 
 
@@ -117,11 +117,11 @@ def _heights(rows: float, height: int) -> list[tuple[int, float]]:
     return found
 
 
-def _seconds(touch: Touch, curve: Curve, team: int) -> float:
+def _seconds(touch: Touch, curve: Curve, team: int, most: int) -> float:
     share = max(touch.distance / team, 1.0)  # each thread goes through its own part
     bytes = touch.bytes
     if touch.access != IN_ORDER:  # what stays near costs a line once, what does not, one for each element
         worst = LINE / touch.element
         far = share / (share + curve.bytes[len(curve.bytes) // 3])
         bytes *= 1 + (worst - 1) * far
-    return bytes / (curve.at(share, team) * 1e9)
+    return bytes / (curve.at(share, team, most) * 1e9)

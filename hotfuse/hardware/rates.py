@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any
 
@@ -32,8 +32,14 @@ class Pair:
     one: float
     team: float
 
-    def of(self, threads: int) -> float:
-        return self.one if threads == 1 else self.team
+    def of(self, threads: int, team: int) -> float:
+        """That of some threads of a team."""
+        return between(self.one, self.team, threads, team)
+
+
+def between(one: float, whole: float, threads: int, team: int) -> float:
+    """What some threads of a team do, where one does `one` and all of them do `whole`: each further one adds the same."""
+    return one if team == 1 else one + (whole - one) * (min(threads, team) - 1) / (team - 1)
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,11 @@ class Curve:
     one: tuple[float, ...]
     team: tuple[float, ...]
 
-    def at(self, working_set: float, threads: int) -> float:
-        """That of a working set between those measured, or of the nearest."""
-        rates = self.one if threads == 1 else self.team
+    def at(self, working_set: float, threads: int, team: int) -> float:
+        """That of some threads of a team, for a working set between those measured, or for the nearest."""
+        return between(self._of(self.one, working_set), self._of(self.team, working_set), threads, team)
+
+    def _of(self, rates: Sequence[float], working_set: float) -> float:
         place = bisect.bisect_left(self.bytes, working_set)
         if place == 0:
             return rates[0]
@@ -111,11 +119,18 @@ def rates_now(rates: Rates, close: Closeness | None) -> Rates:
 def typical_rates(spec: Spec, threads: int) -> Rates:
     """Those of a machine that nobody measured: what such caches, vectors and cores commonly do. Ratios between plans need
     little more."""
-    sizes = (spec.l1_bytes // 2, spec.l2_bytes // 2, spec.l3_bytes // 2, 4 * spec.l3_bytes)
-    near = 2.0 * spec.vector_bytes
-    one = (near, near * 0.7, near * 0.3, 15.0)
-    team = tuple(rate * (threads if place < 2 else max(1.0, threads * 0.7)) for place, rate in enumerate(one))
-    curve = Curve(tuple(sorted(set(sizes))), one, team)
+    near, own, shared = 2.0 * spec.vector_bytes, float(threads), max(1.0, threads * 0.7)
+    # levels of one size are one: of a machine that does not tell all of them
+    levels = {
+        4 * spec.l3_bytes: (15.0, shared),
+        spec.l3_bytes // 2: (near * 0.3, shared),
+        spec.l2_bytes // 2: (near * 0.7, own),
+        spec.l1_bytes // 2: (near, own),
+    }
+    sizes = tuple(sorted(levels))
+    one = tuple(levels[size][0] for size in sizes)
+    team = tuple(rate * times for rate, times in (levels[size] for size in sizes))
+    curve = Curve(sizes, one, team)
     fma = 1.75 * spec.vector_bytes
     written = Curve(curve.bytes, tuple(r * 0.6 for r in one), tuple(r * 0.6 for r in team))
     costs = (2e-9, 2e-6, 3e-7, 1.0, 0, 0.05)

@@ -33,8 +33,10 @@ from hotfuse.passes.fold import immutable
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_request import Array, BuildReply, BuildRequest, ProveReply, ProveRequest, Weight
 from hotfuse.runtime.cache import DiskCache, open_cache
+from hotfuse.runtime.calibration import known_machine
 from hotfuse.runtime.objects import generator_version
 from hotfuse.runtime.proof_inputs import HUGE
+from hotfuse.runtime.threads import team_size
 
 BUILD, PROOF = "build", "proof"
 PIECE_BYTES = 1 << 20  # hashed in one go: half a millisecond
@@ -176,7 +178,9 @@ def _key(asked: BuildRequest | ProveRequest, pace: Pace = hurry) -> str:
     facts: tuple[Any, ...]
     if isinstance(asked, BuildRequest):
         name, config = asked.graph.name, asked.config
-        facts = (asked.graph, asked.live, asked.sizes, asked.grouping, config.fusion, config.threads)
+        team = team_size(spec, config.threads)  # what the plan was made for, and by what was known of the machine
+        known = "" if config.fusion == "rules" else known_machine(config.cache, spec, team).digest
+        facts = (asked.graph, asked.live, asked.sizes, asked.grouping, config.fusion, config.threads, team, known)
     else:
         threads = (asked.config.threads, spec.threads)
         digests = dict(sorted(asked.digests.items()))

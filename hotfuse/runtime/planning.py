@@ -1,12 +1,7 @@
-"""Planning: which groups a build has. The engine decides, with what is known of this machine, or the rules where that is asked.
-
-State: what the cache said of the machine, read once in a process for each folder and share of the machine; who replaces it
-forgets that, and other processes see it when they start anew.
-"""
+"""Planning: which groups a build has. The engine decides by what is known of this machine, or the rules if asked to."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,7 +12,7 @@ from hotfuse.fusion.engine import Engine, Planner
 from hotfuse.fusion.strategies import CONTEXT, Policy, new_policy, read_policy, write_policy
 from hotfuse.fusion.why import Why, find_node, why
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.rates import rates_key, typical_rates
+from hotfuse.hardware.rates import rates_key
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
@@ -25,11 +20,10 @@ from hotfuse.ir.metadata import cost_of
 from hotfuse.passes.hoist import hoist
 from hotfuse.runtime.build import skeleton
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibration import Calibration
+from hotfuse.runtime.calibration import known_machine
 from hotfuse.runtime.native_binding import ALONE
 from hotfuse.runtime.objects import generator_version
 from hotfuse.runtime.partition import with_share
-from hotfuse.runtime.probes import kept_rates
 from hotfuse.runtime.threads import team_size
 
 POLICY = "policy"  # the kind in the cache
@@ -64,21 +58,7 @@ def explain_pair(graph: Graph, config: Config, pair: tuple[str, str], sizes: Map
 
 
 def known_model(config: Config, spec: Spec) -> Model:
-    return _known(config.cache, spec, team_size(spec, config.threads))
-
-
-@functools.lru_cache(8)
-def _known(folder: str, spec: Spec, threads: int) -> Model:
-    cache = open_cache(Config(cache=folder))
-    rates = kept_rates(spec, threads, cache)
-    if rates is None:
-        return Model(typical_rates(spec, threads), threads)
-    return Calibration(spec, rates, cache).model()
-
-
-def forget_models() -> None:
-    """What the cache says of the machine is something else now."""
-    _known.cache_clear()
+    return known_machine(config.cache, spec, team_size(spec, config.threads)).model
 
 
 def known_policy(config: Config, spec: Spec) -> Policy:

@@ -19,9 +19,9 @@ from dataclasses import replace
 import numpy as np
 
 from hotfuse.codegen.link import Code
-from hotfuse.errors import NoIdleCores, ParseError
+from hotfuse.errors import NoIdleCores
 from hotfuse.hardware.machine import usable_memory_bytes
-from hotfuse.hardware.rates import KIB, MIB, Curve, Pair, Rates, print_rates, rates_key, read_rates
+from hotfuse.hardware.rates import KIB, MIB, Curve, Pair, Rates
 from hotfuse.hardware.spec import Spec
 from hotfuse.runtime.cache import DiskCache
 from hotfuse.runtime.driver import Driver, Job, Step, get_driver
@@ -42,7 +42,6 @@ FRESH_BYTES = 64 * MIB
 SCRATCH = 4096
 _ARCH_REQ_XCOMP_PERM, _XTILEDATA, _SYS_ARCH_PRCTL = 0x1023, 18, 158
 
-KIND = "rates"  # in the cache
 
 Progress = Callable[[str, int, int], None]
 
@@ -179,20 +178,6 @@ def _wait(quiet: Quiet | None, progress: Progress, number: int, of: int) -> None
             f"others used the cores for {quiet.waited_s:.0f} s, in which nothing could be measured; try again later, or "
             f"`hotfuse calibrate --now`"
         )
-
-
-def kept_rates(spec: Spec, threads: int, cache: DiskCache | None) -> Rates | None:
-    """What was measured of this machine before."""
-    data = None if cache is None else cache.get(KIND, rates_key(spec, threads))
-    try:
-        return None if data is None else read_rates(data.decode())
-    except (ParseError, UnicodeDecodeError):
-        return None
-
-
-def keep_rates(rates: Rates, spec: Spec, cache: DiskCache | None) -> bool:
-    """Whether they are on the disk now."""
-    return cache is not None and cache.put(KIND, rates_key(spec, rates.threads), print_rates(rates).encode())
 
 
 def _may_use_tiles() -> bool:

@@ -30,8 +30,8 @@ from hotfuse.records import dataclass
 from hotfuse.runtime.build import Sizes, baked
 from hotfuse.runtime.building import make_planned
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibration import TIMES, Calibration
-from hotfuse.runtime.planning import forget_models, known_model, team_of
+from hotfuse.runtime.calibration import TIMES, Calibration, forget_machine
+from hotfuse.runtime.planning import known_model, team_of
 
 LEAST = 10  # units, to train of and to judge by
 SPREAD = 0.05  # of what units take in traffic, as a median of some traces
@@ -110,5 +110,5 @@ def _trained(reply: TrafficReply, samples: Samples, calibration: Calibration) ->
     calibration.keep(TIMES.samples, TIMES, write_samples(known + rest))
     is_kept = calibration.keep(TIMES.forest, TIMES, write_forest(forest))
     if is_kept:
-        forget_models()
+        forget_machine()
     return replace(reply, before=before, after=after, is_replaced=is_kept)

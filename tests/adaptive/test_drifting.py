@@ -16,7 +16,7 @@ from hotfuse.events import EventLog
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.types import F32, TensorType
 from hotfuse.right_of_way import RIGHT_OF_WAY
-from hotfuse.runtime import planning
+from hotfuse.runtime import calibration
 from hotfuse.runtime.parcel import unwrap
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 from hotfuse.runtime.traffic import TrafficReply, TrafficRequest
@@ -121,7 +121,7 @@ def test_traces_of_other_forms_are_left_out(world: World) -> None:
 
 def test_a_lasting_shift_is_told_and_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[int] = []
-    monkeypatch.setattr(planning, "forget_models", lambda: forgotten.append(1))
+    monkeypatch.setattr(calibration, "forget_machine", lambda: forgotten.append(1))
     away(world)
     assert world.kinds() == ["model.drift"]
     assert next(iter(world.events)).data["shift"] == pytest.approx(2.0)

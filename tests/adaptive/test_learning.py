@@ -28,9 +28,8 @@ from hotfuse.hardware.forest import Forest, write_forest
 from hotfuse.hardware.pairs import GRAIN, PAIR_FEATURES
 from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibration import RATIOS, Calibration
+from hotfuse.runtime.calibration import RATIOS, Calibration, keep_rates
 from hotfuse.runtime.planning import keep_policy, known_policy
-from hotfuse.runtime.probes import keep_rates
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.turns import Times

@@ -7,7 +7,7 @@ import pytest
 from hotfuse.hardware.achieved import EXPLAINED, judge_run
 from tests.hardware.test_model import RATES
 
-FLOPS = RATES.fma.of(1) * 1e9  # a second
+FLOPS = RATES.fma.one * 1e9  # a second
 BYTES = RATES.read.one[-1] * 1e9  # a second, of much
 
 

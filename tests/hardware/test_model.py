@@ -45,6 +45,35 @@ def test_one_task_is_done_by_one_thread() -> None:
     assert roofline(alone, RATES, 2).arithmetic_s == roofline(alone, RATES, 1).arithmetic_s
 
 
+def test_a_part_of_a_team_does_a_part_of_what_all_do() -> None:
+    """Eight cores that share their memory: two tasks are done twice as fast as one, and not eight times."""
+    curve = Curve((1 << 14, 1 << 27), (100.0, 10.0), (800.0, 24.0))
+    eight = replace(RATES, threads=8, read=curve, write=curve, fma=Pair(50.0, 400.0))
+    products = [roofline(work(products=25e9, tasks=float(tasks)), eight, 8).arithmetic_s for tasks in (1, 2, 5, 8)]
+    assert products == pytest.approx([1.0, 0.5, 0.2, 0.125])
+    far = [roofline(work(bytes=24e9, tasks=float(tasks)), eight, 8).memory_s for tasks in (1, 2, 8)]
+    assert far == pytest.approx([2.4, 2.0, 1.0])
+
+
+def test_the_last_tasks_are_waited_for() -> None:
+    """Five tasks of a second each: of two threads one has three of them, and so has one of three threads two."""
+    three = replace(RATES, threads=3, fma=Pair(50.0, 150.0))
+    assert roofline(work(products=125e9, tasks=5.0), RATES, 2).arithmetic_s == pytest.approx(3.0)
+    assert roofline(work(products=125e9, tasks=5.0), three, 3).arithmetic_s == pytest.approx(2.0)
+
+
+def test_what_is_read_again_comes_from_as_far_as_its_row_is_long() -> None:
+    near, far = work(read_again=10e9, row=16.0), work(read_again=10e9, row=float(1 << 28))
+    assert roofline(near, RATES, 1).memory_s == pytest.approx(0.1)
+    assert roofline(far, RATES, 1).memory_s == pytest.approx(1.0)
+
+
+def test_operators_are_shared_by_a_team_as_arithmetic_is() -> None:
+    rates = replace(RATES, operators={"exp": (1e-9, 0.0)})
+    exp = work(steps=12e6, uses=(Use("exp", 1e6, 12),))
+    assert roofline(exp, rates, 2).arithmetic_s == pytest.approx(0.5e-3)
+
+
 def test_wide_elements_take_twice_as_long_to_compute() -> None:
     wide = work(products=25e9, element=8)
     assert roofline(wide, RATES, 1).arithmetic_s == pytest.approx(2.0)

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from hotfuse.errors import ParseError
-from hotfuse.hardware.rates import Closeness, Curve, Pair, Rates, print_rates, rates_key, rates_now, read_rates
+from hotfuse.hardware.rates import (
+    MIB,
+    Closeness,
+    Curve,
+    Pair,
+    Rates,
+    print_rates,
+    rates_key,
+    rates_now,
+    read_rates,
+    typical_rates,
+)
 from hotfuse.hardware.spec import host_spec
 
 CURVE = Curve((1 << 14, 1 << 16, 1 << 20), (100.0, 64.0, 4.0), (200.0, 128.0, 8.0))
@@ -28,7 +39,7 @@ RATES = Rates(2, CURVE, CURVE, Pair(50.0, 90.0), Pair(0.0, 0.0), 1e-8, 2e-6, 2e-
     ],
 )
 def test_a_curve_between_its_points(working_set: int, threads: int, rate: float) -> None:
-    assert CURVE.at(working_set, threads) == pytest.approx(rate)
+    assert CURVE.at(working_set, threads, 2) == pytest.approx(rate)
 
 
 def test_the_text_form_says_all() -> None:
@@ -90,3 +101,14 @@ def test_another_machine_or_share_of_it_has_another_key() -> None:
     ]
     keys = {rates_key(spec, 2), rates_key(spec, 1), *(rates_key(other, 2) for other in others)}
     assert len(keys) == len(others) + 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_typical_rates_fall_from_level_to_level_whatever_is_told_of_caches(threads: int) -> None:
+    spec = host_spec()
+    for l2, l3 in ((spec.l2_bytes, spec.l3_bytes), (2 * MIB, 2 * MIB), (spec.l1_bytes, spec.l1_bytes)):
+        curve = typical_rates(replace(spec, l2_bytes=l2, l3_bytes=l3), threads).read
+        assert len(curve.bytes) == len(curve.one) == len(curve.team)
+        assert list(curve.bytes) == sorted(set(curve.bytes))
+        assert list(curve.one) == sorted(curve.one, reverse=True)
+        assert curve.at(1.0, threads, threads) == curve.team[0]

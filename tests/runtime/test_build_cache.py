@@ -23,6 +23,7 @@ from hotfuse.codegen.llvm_compile import compile_ir
 from hotfuse.codegen.llvm_cpu import emit
 from hotfuse.config import Config
 from hotfuse.fusion.grouping import Grouping
+from hotfuse.hardware.rates import typical_rates
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
@@ -39,6 +40,7 @@ from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, 
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.building import make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
+from hotfuse.runtime.calibration import forget_machine, keep_rates
 from hotfuse.runtime.workers import Pool
 from tests.runtime.test_build_worker import WIDTH, X, ended, mutant, two_layers
 
@@ -189,6 +191,22 @@ def test_a_build_stands_for_what_was_asked_alone(config: Config, changed: Callab
     assert found is not None
     assert (found.build.units, found.objects) == (reply.build.units, reply.objects)
     assert cached_build(changed(asked)) is None
+
+
+def test_what_is_known_of_the_machine_is_part_of_a_build(config: Config) -> None:
+    """Who calibrates after a model has run gets a plan that was made with it."""
+    spec, cache = host_spec(config.isa), open_cache(config)
+    ruled, planned = build_request(config), build_request(replace(config, fusion="engine"))
+    for asked in (ruled, planned):
+        build_here(asked)
+        assert cached_build(asked) is not None
+    assert keep_rates(replace(typical_rates(spec, 1), handed=77.0), spec, cache)
+    forget_machine()
+    assert cached_build(planned) is None
+    assert cached_build(ruled) is not None  # rules know nothing of machines
+    build_here(planned)
+    forget_machine()
+    assert cached_build(planned) is not None  # the same is known again
 
 
 def test_another_version_builds_and_proves_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

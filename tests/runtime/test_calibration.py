@@ -123,12 +123,14 @@ def test_free_sizes_are_those_of_the_call(calibration: Calibration, config: Conf
 
 def test_a_worker_trains_and_the_forest_is_kept(calibration: Calibration, config: Config) -> None:
     assert calibration.forest() == b""
-    assert calibration.model().forest is None
+    assert calibration.known().model.forest is None
+    before = calibration.known().digest
     samples = drawn(range(LEAST))
     reply = retrain(calibration, samples, config)
     assert reply.forest == calibration.forest() != b""
-    assert calibration.model().forest is not None
-    assert np.isfinite(calibration.model().predict([work(products=1e6)]).seconds).all()
+    assert calibration.known().digest != before  # builds that were planned without it are no longer found
+    assert calibration.known().model.forest is not None
+    assert np.isfinite(calibration.known().model.predict([work(products=1e6)]).seconds).all()
     again = retrain(calibration, samples, config)
     assert not again.forest  # it is as good as the one that is there
     assert calibration.forest() == reply.forest
@@ -140,7 +142,7 @@ def test_what_is_damaged_is_as_good_as_nothing(calibration: Calibration) -> None
             assert calibration.keep(kind, subject, b"nothing of ours")
         assert len(calibration.samples(subject)) == 0
         assert calibration.forest(subject) == b""
-    assert calibration.model().pairs is None
+    assert calibration.known().model.pairs is None
 
 
 def test_a_forest_of_other_columns_is_none(calibration: Calibration, config: Config) -> None:

@@ -14,10 +14,11 @@ from hotfuse.hardware.rates import Rates, print_rates, rates_key
 from hotfuse.hardware.spec import host_spec, make_spec
 from hotfuse.runtime import probes
 from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.calibration import RATES, keep_rates, kept_rates
 from hotfuse.runtime.driver import Job, Step, get_driver
 from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.probe_ir import probe_ir
-from hotfuse.runtime.probes import KIND, Prober, keep_rates, kept_rates, measure_rates
+from hotfuse.runtime.probes import Prober, measure_rates
 from tests.hardware.test_spec import AMX, machine
 
 SPEC = host_spec()
@@ -105,7 +106,7 @@ def test_rates_are_kept_until_the_machine_is_another(rates: Rates, tmp_path: Pat
 def test_what_is_damaged_is_measured_again(data: bytes, tmp_path: Path) -> None:
     cache = open_cache(Config(cache=str(tmp_path / "cache")))
     assert cache is not None
-    cache.put(KIND, rates_key(SPEC, 2), data)
+    cache.put(RATES, rates_key(SPEC, 2), data)
     assert kept_rates(SPEC, 2, cache) is None
 
 

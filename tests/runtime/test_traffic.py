@@ -22,10 +22,8 @@ from hotfuse.ir.types import F32, TensorType
 from hotfuse.runtime.build_worker import answer
 from hotfuse.runtime.building import make_planned
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibration import TIMES, Calibration
+from hotfuse.runtime.calibration import TIMES, Calibration, forget_machine, keep_rates
 from hotfuse.runtime.parcel import unwrap, wrap
-from hotfuse.runtime.planning import forget_models
-from hotfuse.runtime.probes import keep_rates
 from hotfuse.runtime.threads import team_size
 from hotfuse.runtime.traffic import LEAST, SOURCE, TrafficReply, TrafficRequest, weigh_here
 from tests.hardware.test_model import RATES
@@ -36,7 +34,7 @@ SIZES = (("rows", 64),)
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    forget_models()
+    forget_machine()
     return Config(cache=str(tmp_path / "cache"))
 
 
