@@ -35,8 +35,6 @@ def judge_run(seconds: float, flops: float, steps: float, bytes_moved: float, ra
     seconds = max(seconds, 1e-9)
     # a multiply-add is two flops, and one operation
     arithmetic_s = max(flops, 2 * steps) / (rates.fma.of(threads, rates.threads) * 1e9)
-        rates.fma.of(threads, rates.threads) * 1e9
-    )  # a multiply-add is two flops, and one operation
     memory_s = bytes_moved / (rates.read.at(max(bytes_moved / threads, 1.0), threads, rates.threads) * 1e9)
     by, floor_s = (COMPUTE, arithmetic_s) if arithmetic_s > memory_s else (MEMORY, memory_s)
     if floor_s < EXPLAINED * seconds:
