@@ -230,10 +230,13 @@ class Making:
 
     def _tell_plan(self, target: Target, build: BuiltUnits) -> None:
         """An event for each edit that led to a plan, and for those that nobody is sure of. An edit of it has but its own."""
+        from hotfuse.runtime.build import PLAN_FAILED
         from hotfuse.runtime.subgraph import step_data
 
         steps = build.steps[-1:] if isinstance(target, Revised) else () if isinstance(target, Edit) else build.steps
         units = [unit.nodes for unit in build.units]
+        if build.unplanned:
+            self._subject.events.emit(PLAN_FAILED, str(target), build.unplanned, model=self._subject.name)
         for kind, found in (("plan.step", steps), ("plan.unsure", build.unsure[:MOST_TOLD])):
             for step in found:
                 self._subject.events.emit(kind, str(target), str(step), model=self._subject.name, **step_data(step, units))

@@ -104,11 +104,12 @@ class Step:
 @dataclass(frozen=True, eq=False)
 class Planned:
     """The groups, in an order in which they can run; the edits that led there, and those that nobody can be sure of, what may
-    gain most first."""
+    gain most first. `failure` says why the engine has no plan, where it failed and these are the rules'."""
 
     groups: tuple[Fused, ...]
     steps: tuple[Step, ...] = ()
     unsure: tuple[Step, ...] = ()
+    failure: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,11 +55,15 @@ class Unit:
         return self.nodes[-1]
 
 
+PLAN_FAILED = "plan.failed"  # the event: the rules planned, for the engine failed
+
+
 @dataclass(frozen=True, eq=False)
 class Build:
     """What `hoisted.main` runs as; `reasons` say of nodes that could have had kernels why they have none, `joints` where units
     could be merged. Calls of some sizes may have units of their own (`special`). Where something failed that may not fail
-    again it is not `lasting`. How its plan came about: the engine's `steps`, and the edits of units that it is `unsure` of."""
+    again it is not `lasting`. How its plan came about: the engine's `steps`, and the edits of units that it is `unsure` of; or
+    why the engine failed and the rules planned (`unplanned`)."""
 
     hoisted: Hoisted
     units: tuple[Unit, ...]
@@ -69,6 +73,7 @@ class Build:
     lasting: bool = True
     steps: tuple[Step, ...] = ()
     unsure: tuple[Step, ...] = ()
+    unplanned: str = ""
 
     @property
     def main(self) -> Graph:

@@ -65,7 +65,8 @@ def build_hoisted(
     made = {unit.name for unit in build.units}
     is_calibrated = known_model(config, spec).pairs is not None  # what a roofline guesses is not worth a trial on traffic
     unsure = tuple(step for step in planned.unsure if is_calibrated and made.issuperset(step.groups))
-    return replace(build, steps=planned.steps, unsure=unsure)
+    lasting = build.lasting and not planned.failure
+    return replace(build, steps=planned.steps, unsure=unsure, unplanned=planned.failure, lasting=lasting)
 
 
 def make_planned(graph: Graph, spec: Spec, config: Config, sizes: Sizes, grouping: Grouping = AS_PLANNED) -> Planned:
@@ -76,10 +77,11 @@ def make_planned(graph: Graph, spec: Spec, config: Config, sizes: Sizes, groupin
         return make_plan(graph, graph.values, places, cache_bytes, grouping, planner)
     except IllegalEdit:
         raise
-    except Exception:  # no defect of the planner may keep a model from native code
+    except Exception as error:  # no defect of the planner may keep a model from native code
         if config.strict:
             raise
-        return make_plan(graph, graph.values, places, cache_bytes, grouping)
+        failure = f"{type(error).__name__}: {error}"
+        return replace(make_plan(graph, graph.values, places, cache_bytes, grouping), failure=failure)
 
 
 def _share(spec: Spec, config: Config) -> Spec:

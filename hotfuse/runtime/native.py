@@ -7,11 +7,12 @@ from typing import Any
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
+from hotfuse.events import EventLog
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.passes.hoist import Hoisted
-from hotfuse.runtime.build import Build, Unit, attached, skeleton
+from hotfuse.runtime.build import PLAN_FAILED, Build, Unit, attached, skeleton
 from hotfuse.runtime.build_cache import cached_build, keep_build
 from hotfuse.runtime.build_request import BuildReply, BuildRequest
 from hotfuse.runtime.cache import open_cache
@@ -40,7 +41,7 @@ def make_executor(graph: Graph, engine: Any, config: Config) -> Executor:
     return native_executor(graph, engine, config) if config.native else Executor(trivial_plan(graph), engine, config)
 
 
-def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
+def native_executor(graph: Graph, engine: Any, config: Config, events: EventLog | None = None) -> Executor:
     """An executor of a graph whose constants never change: what follows from them is computed once. Compiles now what the cache
     has not."""
     asked = BuildRequest(skeleton(graph), config)
@@ -53,6 +54,8 @@ def native_executor(graph: Graph, engine: Any, config: Config) -> Executor:
         shop = Workshop(config)
         build, kernels = make_build(asked.graph, shop.spec, config, shop), shop.kernels
         keep_build(asked, BuildReply(build, tuple(kernels[program].data for program in build.programs), 0, 0.0))
+    if build.unplanned and events is not None:
+        events.emit(PLAN_FAILED, graph.name, build.unplanned)
     return build_executor(attached(build.hoisted, graph.constants), build, kernels, engine, config)
 
 

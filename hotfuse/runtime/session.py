@@ -193,7 +193,7 @@ class Session:
             return self.serving(executor, 2, "tier 2")
         from hotfuse.runtime.native import native_executor  # who stays at tier 0 need not wait for it
 
-        return self.serving(native_executor(self.graph, NUMPY, self.config), 1, "tier 1")
+        return self.serving(native_executor(self.graph, NUMPY, self.config, self.events), 1, "tier 1")
 
     @property
     def kernels(self) -> int:

@@ -15,6 +15,7 @@ import hotfuse
 from hotfuse.adaptive import audits, session_subject
 from hotfuse.adaptive.session_subject import SessionSubject
 from hotfuse.errors import WorkerError
+from hotfuse.fusion.engine import Engine
 from hotfuse.runtime import build_jobs
 from hotfuse.runtime.session import Session
 from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
@@ -36,6 +37,31 @@ def test_where_no_process_can_be_started_a_thread_builds_and_proves(tmp_path: Pa
         serve(session, lambda: is_fused(session))
         assert session.kernels
         serve(session, lambda: True)
+
+
+def test_a_planner_that_fails_leaves_the_rules_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without somebody who waits; what was planned so is not kept for other processes."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError(1, "Operation not permitted")
+
+    def fail(_: Engine) -> Any:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)  # a thread plans, which sees what is planted
+    monkeypatch.setattr(Engine, "run", fail)
+    cache = str(tmp_path / "cache")
+    with hotfuse.load(model().SerializeToString(), cache=cache) as session:
+        serve(session, lambda: is_fused(session))
+        (told,) = session.events.of("plan.failed")
+        assert told.reason == "ZeroDivisionError: planted"
+    with hotfuse.load(model().SerializeToString(), cache=cache, tier=1, wait=True) as session:
+        serve(session, lambda: bool(session.kernels))
+        assert [event.reason for event in session.events.of("plan.failed")] == ["ZeroDivisionError: planted"]
+    monkeypatch.undo()
+    with hotfuse.load(model().SerializeToString(), cache=cache, tier=1, wait=True) as session:
+        serve(session, lambda: bool(session.kernels))
+        assert not session.events.of("plan.failed")
 
 
 def test_an_audit_that_nobody_answers_says_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
