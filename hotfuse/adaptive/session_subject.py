@@ -51,6 +51,7 @@ class SessionSubject:
         self._duel: Duel | None = None
         self._audit: tuple[Callable[[Job], None], Audited] | None = None
         self._attached: tuple[Hoisted, Graph] | None = None
+        self._refused = False  # a call whose inputs nothing can be proved on was met, and told
         self._curious = 0  # how many of the next calls are looked at
         self._counted = 0  # calls of the session, when one was last looked at
         self.controller = Controller(self, rules)
@@ -96,11 +97,19 @@ class SessionSubject:
             session.look_at_next()
 
     def _give(self, shadow: Shadow, given: Sequence[Any], results: Sequence[Any]) -> None:
-        """Have a call that the original answered answered by the candidate, too, when the caller has gone on."""
-        copied = _copies(given, results)
-        if copied is not None:
-            self._shadow = None
-            self.controller.later(lambda: self._judge(shadow, *copied))
+        """Have a call that the original answered answered by the candidate, too, when the caller has gone on. What is too large
+        to be copied is judged at once, while it is still as it was."""
+        self._shadow = None
+        if sum(map(_bytes, (*given, *results))) > SAMPLE_BYTES:
+            self._judge(shadow, given, results)
+            return
+        copied = list(map(_copy, given)), list(map(_copy, results))
+
+        def judge() -> None:
+            Unhurried().rest()
+            self._judge(shadow, *copied)
+
+        self.controller.later(judge)
 
     def unit_seconds(self) -> Mapping[str, float]:
         return self.controller.watch.unit_seconds()
@@ -118,7 +127,18 @@ class SessionSubject:
 
     def _copied(self, given: Sequence[Any]) -> dict[str, Array] | None:
         copies = _copies(given, ())
-        return None if copies is None else dict(zip(self._session.graph.inputs, copies[0], strict=True))
+        if copies is None:
+            self._refuse(given)
+            return None
+        return dict(zip(self._session.graph.inputs, copies[0], strict=True))
+
+    def _refuse(self, given: Sequence[Any]) -> None:
+        """Say why calls prove nothing. Once: all of them may be so."""
+        if not self._refused:
+            self._refused = True
+            what = "are no arrays" if _plain_bytes(given) is None else f"take {sum(map(_bytes, given)) >> 20} MiB"
+            reason = f"inputs of a call {what}; a proof needs arrays, of {SAMPLE_BYTES >> 20} MiB at most"
+            self.events.emit("sample.refused", self.name, reason)
 
     # what the controller asks, in the background
 
@@ -194,10 +214,9 @@ class SessionSubject:
         self.look_at_next()
 
     def _judge(self, shadow: Shadow, given: Sequence[Any], own: Sequence[Any]) -> None:
-        """Hold a candidate's answer against the original's. Runs in the background, on copies."""
+        """Hold a candidate's answer against the original's."""
         from hotfuse.runtime.threads import beside_calls
 
-        Unhurried().rest()
         try:
             with beside_calls():
                 results = shadow.candidate.executor.run(given)
@@ -256,10 +275,24 @@ def _form(given: Sequence[Any]) -> Hashable:
 
 
 def _copies(given: Sequence[Any], results: Sequence[Any]) -> tuple[list[Array], list[Array]] | None:
-    """Copies of a call's inputs and outputs; None if they are no arrays, or too large."""
-    values = (*given, *results)
-    if any(not isinstance(value, np.ndarray | np.generic) or value.dtype.hasobject for value in values):
-        return None
-    if sum(value.nbytes for value in values) > SAMPLE_BYTES:
+    """Copies of a call's inputs and outputs, which another process can be sent; None if they are no arrays, or too large."""
+    size = _plain_bytes((*given, *results))
+    if size is None or size > SAMPLE_BYTES:
         return None
     return [np.array(value) for value in given], [np.array(value) for value in results]
+
+
+def _plain_bytes(values: Sequence[Any]) -> int | None:
+    """Of arrays of numbers; None if there is something else."""
+    if any(not isinstance(value, np.ndarray | np.generic) or value.dtype.hasobject for value in values):
+        return None
+    return sum(map(_bytes, values))
+
+
+def _bytes(value: Any) -> int:
+    return sum(map(_bytes, value)) if isinstance(value, list) else int(getattr(value, "nbytes", 0))
+
+
+def _copy(value: Any) -> Any:
+    """Of what a session takes and gives: arrays, lists of them, or nothing."""
+    return list(map(_copy, value)) if isinstance(value, list) else None if value is None else np.array(value)

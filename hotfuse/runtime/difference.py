@@ -12,11 +12,17 @@ from hotfuse.numerics import alike
 
 def difference(names: Sequence[str], given: Sequence[Any], own: Sequence[Any]) -> str:
     """In what answers differ from tier 0's own; "" if they do not."""
-    for name, ours, theirs in zip(names, given, own, strict=True):
-        if isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray):
-            verdict = alike(ours, theirs)
-            if not verdict:
-                return f"{name}: {verdict.reason}"
-        elif type(ours) is not type(theirs):
-            return f"{name}: a {type(ours).__name__}, tier 0's is a {type(theirs).__name__}"
-    return ""
+    return next(filter(None, map(_difference, names, given, own)), "")
+
+
+def _difference(name: str, ours: Any, theirs: Any) -> str:
+    if isinstance(ours, np.ndarray | np.generic) and isinstance(theirs, np.ndarray | np.generic):
+        verdict = alike(np.asarray(ours), np.asarray(theirs))
+        return "" if verdict else f"{name}: {verdict.reason}"
+    if type(ours) is not type(theirs):
+        return f"{name}: a {type(ours).__name__}, tier 0's is a {type(theirs).__name__}"
+    if not isinstance(ours, list):
+        return ""
+    if len(ours) != len(theirs):
+        return f"{name}: a list of {len(ours)}, tier 0's has {len(theirs)}"
+    return difference([f"{name}[{place}]" for place in range(len(ours))], ours, theirs)

@@ -4,6 +4,7 @@ that are too large to be kept."""
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,22 @@ def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypa
     serve(session, lambda: is_fused(session))  # it is proved again, and that one is published
 
 
+def test_answers_that_are_too_large_to_be_copied_are_judged_at_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are proved on; with its answer the call is too large. It must not be looked at for ever, by the original alone."""
+    monkeypatch.setattr(session_subject, "SAMPLE_BYTES", feed().nbytes + 1)
+    judged, judge = [], SessionSubject._judge
+
+    def noted(self: SessionSubject, *arguments: Any) -> None:
+        judged.append(threading.current_thread())
+        judge(self, *arguments)
+
+    monkeypatch.setattr(SessionSubject, "_judge", noted)
+    serve(session, lambda: is_fused(session))
+    assert judged == [threading.current_thread()]
+    assert session.events.of("tier.shadowed")
+    assert not session.events.of("sample.refused")
+
+
 def test_inputs_that_are_too_large_are_not_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_subject, "SAMPLE_BYTES", feed().nbytes - 1)
     serve(session, lambda: session.events.of("tier.prove"))
@@ -106,6 +123,8 @@ def test_inputs_that_are_too_large_are_not_kept(session: Session, monkeypatch: p
     np.testing.assert_allclose(y, want(feed()), rtol=1e-4, atol=1e-7)
     assert not session.events.of("tier.proved")
     assert not is_fused(session)
+    (refused,) = session.events.of("sample.refused")
+    assert "a proof needs arrays, of" in refused.reason
     small, deadline = feed(3), time.monotonic() + 120  # these can be, and their result with them
     while not is_fused(session) and time.monotonic() < deadline:
         session.run(None, {"x": small})
