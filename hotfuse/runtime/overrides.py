@@ -42,6 +42,11 @@ class Overrides:
                 self._sessions[names] = self._make(names)
             return self._sessions[names]
 
+    def sessions(self) -> Mapping[frozenset[str], Session]:
+        """Those there are now, by the names that are fed."""
+        with self._lock:
+            return dict(self._sessions)
+
     def clear(self) -> None:
         with self._lock:
             self._sessions.clear()

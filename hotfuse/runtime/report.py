@@ -79,6 +79,7 @@ class GraphReport:
     why: str
     kernels: tuple[GeneratedKernel, ...] = ()
     source: Source | None = field(default=None, repr=False, compare=False)  # what the stories are told from
+    overridden: Mapping[str, GraphReport] = field(default_factory=dict)  # of calls that feed initializers, by their names
 
     @cached_property
     def subgraphs(self) -> tuple[Story, ...]:
@@ -86,12 +87,14 @@ class GraphReport:
         return () if self.source is None else tell(self.source)
 
     def story(self, id: str) -> Story:
-        return find_story(self.subgraphs, id)
+        others = (story for report in self.overridden.values() for story in report.subgraphs)
+        return find_story((*self.subgraphs, *others), id)
 
     def json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; symbolic costs are text."""
-        found = asdict(replace(self, source=None))
+        found = asdict(replace(self, source=None, overridden={}))
         del found["source"]
+        found["overridden"] = {names: report.json() for names, report in self.overridden.items()}
         found["cost"] = {k: v if isinstance(v, int) else str(v) for k, v in found["cost"].items()}
         return {**found, "subgraphs": [plain(story.json()) for story in self.subgraphs]}
 
@@ -104,7 +107,8 @@ class GraphReport:
         lines += [f"  opaque: {n.operator} ({n.origin}): {n.reason}" for n in self.opaque]
         lines += [f"  {k.groups} x {', '.join(k.operators)}: {'; '.join(k.reasons) or 'native'}" for k in self.kernels]
         lines += [f"  event {kind}: {count}" for kind, count in sorted(self.events.items())]
-        return "\n".join([*lines, f"  why it is not faster yet: {self.why}"])
+        lines.append(f"  why it is not faster yet: {self.why}")
+        return "\n".join([*lines, *(f"calls that feed {names}: {report}" for names, report in self.overridden.items())])
 
 
 def make_report(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hotfuse.config import Config
@@ -205,7 +206,10 @@ class Session:
         observer = self.observer
         seconds, baked = ({}, {}) if observer is None else (observer.unit_seconds(), observer.baked_calls())
         known = (self.graph.name, self.graph, self.opaque, self._best.executor, self._calls, self.events, self._closed)
-        return make_report(*known, seconds=seconds, baked_calls=baked)
+        found = make_report(*known, seconds=seconds, baked_calls=baked)
+        others = {} if self._overrides is None else self._overrides.sessions()
+        reports = {", ".join(sorted(names)): session.report() for names, session in others.items()}
+        return replace(found, overridden=reports) if reports else found
 
     def story(self, id: str) -> Story:
         """What became of one subgraph, known by its id, the beginning of that, or one of its nodes."""
@@ -217,7 +221,10 @@ class Session:
 
     def settle(self, timeout_s: float = 60.0) -> bool:
         """Wait until nothing is compiled, proved or published any more for the calls so far; False if that takes longer."""
-        return self.observer is None or self.observer.settled(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        others = {} if self._overrides is None else self._overrides.sessions()
+        own = self.observer is None or self.observer.settled(timeout_s)
+        return own and all(other.settle(max(0.0, deadline - time.monotonic())) for other in others.values())
 
     def refresh(self) -> None:
         """Forget what was derived from the model's constants. ONNX constants do not change, so bound plans are dropped."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnxruntime
 import pytest
 from onnx import parser
@@ -110,3 +112,27 @@ def test_sessions_for_overrides_are_bounded_and_made_once() -> None:
         thread.join()
     assert len(session._overrides._sessions) == 8
     assert session.report().calls == 16
+
+
+def test_what_answers_fed_values_is_settled_and_told() -> None:
+    proto = parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+        g (float[N, 256] x, float[256] w) => (float[N, 256] y) {
+            s = Mul(x, w)  t = Tanh(s)  e = Exp(t)  y = Softmax(e) }""")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(256, np.float32), "w"))
+    feeds = {"x": np.ones((64, 256), np.float32), "w": np.full(256, 0.5, np.float32)}
+    with hotfuse.load(proto, cache="off") as session:
+        deadline = time.monotonic() + 120
+        told: tuple[str, ...] = ()
+        while "tier.publish" not in told and time.monotonic() < deadline:
+            for _ in range(20):
+                session.run(None, feeds)
+            assert session.settle(60)
+            report = session.report()
+            told = tuple(report.overridden["w"].events)
+        assert "tier.publish" in told
+        assert report.overridden["w"].kernels
+        assert not report.kernels
+        story = report.overridden["w"].subgraphs[0]
+        assert report.story(story.id) == story
+        assert "calls that feed w: " in str(report)
+        assert report.json()["overridden"]["w"]["kernels"]
