@@ -78,8 +78,13 @@ def _prepared(imported: ImportedModel, config: Config) -> Session:
         NUMPY.make_ready(graph)
     for name, error in failures:
         session.events.emit("pass.failed", name, f"{type(error).__name__}: {error}")
-    if config.adapts and all(OPS[node.op].deterministic for inner in graph.walk() for node in inner.nodes):
-        # (two runs of a model that draws random numbers do not agree, and nothing could be proved of it)
+    if not config.adapts:
+        return session
+    chance = next((node for inner in graph.walk() for node in inner.nodes if not OPS[node.op].deterministic), None)
+    if chance is not None:
+        reason = f"{chance.op} ({chance.origin}) draws random numbers: two runs do not agree, and nothing could be proved of it"
+        session.events.emit("tier.never", graph.name, reason)
+    else:
         from hotfuse.adaptive.session_subject import SessionSubject
         from hotfuse.adaptive.subject import rules_of
 

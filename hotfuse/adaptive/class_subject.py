@@ -78,6 +78,9 @@ class ClassSubject:
     def baked_calls(self) -> Mapping[str, int]:
         return dict(self.controller.baked_calls)
 
+    def why(self) -> str:
+        return self.controller.why()
+
     def settled(self, timeout_s: float) -> bool:
         return self.controller.settled(timeout_s)
 

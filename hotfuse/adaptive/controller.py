@@ -48,7 +48,7 @@ from hotfuse.adaptive.message import (
     Tick,
     Withdraw,
 )
-from hotfuse.adaptive.promotion import next_target
+from hotfuse.adaptive.promotion import next_target, objection
 from hotfuse.adaptive.spare import SPARE
 from hotfuse.adaptive.spotting import Found
 from hotfuse.adaptive.state import Rules, State, start
@@ -91,6 +91,13 @@ class Controller:
     def state(self) -> State:
         """The tier machine's, as it is now."""
         return self._state
+
+    def why(self) -> str:
+        """What keeps the generic kernels from serving now; "" if they do."""
+        state = self._state
+        if state.serves(Generic()):
+            return ""
+        return objection(state, Generic()) or ("it is being closed" if self._closed else "they are begun with the next look")
 
     @property
     def serving(self) -> tuple[Target, ...]:

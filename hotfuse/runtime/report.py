@@ -122,9 +122,11 @@ def make_report(
     share: float | None = None,
     seconds: Mapping[str, float] | None = None,
     baked_calls: Mapping[str, int] | None = None,
+    held: str = "",
 ) -> GraphReport:
     """`share` is the captured share of the original model, where that does not follow from the number of nodes; `seconds` what
-    units take, by name, where that was profiled; `baked_calls` how many calls each target for some sizes answered."""
+    units take, by name, where that was profiled; `baked_calls` how many calls each target for some sizes answered; `held` what
+    keeps kernels from serving, where somebody sees to it."""
     every = [node for g in graph.walk() for node in g.nodes]
     found = 1.0 - len(opaque) / len(every) if every else 1.0
     return GraphReport(
@@ -138,13 +140,13 @@ def make_report(
         executor.bound_shapes,
         sum(executor.arena_bytes().values()),
         events.counted(),
-        _why(executor.config, calls, closed, len(opaque), executor.native),
+        _why(executor.config, calls, closed, len(opaque), executor.native, held),
         tuple(GeneratedKernel(ops, count, why) for (ops, why), count in Counter(executor.choices).most_common()),
         make_source(graph, executor, events, calls, seconds, baked_calls),
     )
 
 
-def _why(config: Config, calls: int, closed: bool, opaque: int, native: str) -> str:
+def _why(config: Config, calls: int, closed: bool, opaque: int, native: str, held: str) -> str:
     if closed:
         return "it was closed"
     if config.disable:
@@ -156,7 +158,7 @@ def _why(config: Config, calls: int, closed: bool, opaque: int, native: str) -> 
     if native:
         return f"it is as fast as it gets: {native}" if ";" not in native else native
     slow = f", and {opaque} of them run through another library (see `opaque`)" if opaque else ""
-    return f"no fused kernel exists for it yet: its operators run one by one{slow}"
+    return f"no fused kernel exists for it yet: its operators run one by one{slow}{held and f'; {held}'}"
 
 
 def explain_graph(graph: Graph) -> list[NodeMeta]:

@@ -45,6 +45,9 @@ class Observer(Protocol):
     def baked_calls(self) -> Mapping[str, int]:
         """How many calls were answered by what was made for some sizes only, by target, as far as they were looked at."""
 
+    def why(self) -> str:
+        """What keeps fused kernels from serving now; "" where they do, or nothing does."""
+
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is pending; False if that takes longer."""
 

@@ -206,7 +206,8 @@ class Session:
         observer = self.observer
         seconds, baked = ({}, {}) if observer is None else (observer.unit_seconds(), observer.baked_calls())
         known = (self.graph.name, self.graph, self.opaque, self._best.executor, self._calls, self.events, self._closed)
-        found = make_report(*known, seconds=seconds, baked_calls=baked)
+        held = next((event.reason for event in self.events.of("tier.never")), "") if observer is None else observer.why()
+        found = make_report(*known, seconds=seconds, baked_calls=baked, held=held)
         others = {} if self._overrides is None else self._overrides.sessions()
         reports = {", ".join(sorted(names)): session.report() for names, session in others.items()}
         return replace(found, overridden=reports) if reports else found

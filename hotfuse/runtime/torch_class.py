@@ -5,6 +5,7 @@ State: prepared weights (`Runner`'s) and stamps of tensors that the program took
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 class Watcher(Protocol):
     """Is told of calls, who answered and how long that took, how many a call stands for, and of weights that changed; returns
-    at once. Tells what units of what serves take, and how many calls of some sizes had code of their own."""
+    at once. Tells what units of what serves take, how many calls of some sizes had code of their own, and why there is none."""
 
     def called(self, call: Call, served: ServedClass, seconds: float, count: int) -> None: ...
     def changed(self, reason: str) -> None: ...
     def unit_seconds(self) -> Mapping[str, float]: ...
     def baked_calls(self) -> Mapping[str, int]: ...
+    def why(self) -> str: ...
     def settled(self, timeout_s: float) -> bool: ...
 
 
@@ -55,6 +57,13 @@ class ServedClass:
         self._live = live
         self._constants = Stamps(guard.watch.tensors) if guard.watch.tensors else None
         self._build = make_builder(self.program.output_form)
+
+    @property
+    def held(self) -> str:
+        """What keeps fused kernels from answering, where somebody sees to it."""
+        with contextlib.suppress(ReferenceError):  # nobody does any more
+            return "" if self.watcher is None else self.watcher.why()
+        return ""
 
     @property
     def prepared(self) -> tuple[str, ...]:

@@ -136,7 +136,8 @@ def why_not_faster(family: Family) -> str:
         return f"its calls are captured, and {native}"
     if captured:
         answers = "captured plans answer, operator by operator" if family.config.wait else "the original answers"
-        return f"its calls are captured, and no fused kernel exists for them yet: {answers}"
+        held = next(filter(None, (served.held for member in members for served in member.classes)), "")
+        return f"its calls are captured, and no fused kernel exists for them yet: {answers}{held and f'; {held}'}"
     return next(iter(root.failed.values()), "") or root.last_miss or "nothing was captured"
 
 

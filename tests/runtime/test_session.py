@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -326,11 +327,25 @@ def test_scratch_memory_of_nested_graphs_counts() -> None:
 # the report
 
 
+def test_a_model_that_draws_random_numbers_never_gets_kernels_and_says_so() -> None:
+    session = hotfuse.load(
+        onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+            g (float[4] x) => (float[4] y) { r = RandomNormalLike(x)  y = Add(x, r) }""")
+    )
+    (event,) = session.events.of("tier.never")
+    assert "draws random numbers" in event.reason
+    session.run(None, {"x": np.ones(4, np.float32)})
+    assert session.report().why.endswith(event.reason)
+
+
 def test_the_report_answers_why_it_is_not_faster_yet() -> None:
     session = hotfuse.load(linear())
     assert session.report().why == "it was not called yet"
     session.run(None, feeds())
-    assert session.report().why == "no fused kernel exists for it yet: its operators run one by one"
+    none = "no fused kernel exists for it yet: its operators run one by one"
+    why = session.report().why
+    assert why.startswith(f"{none}; it could save ")
+    assert "ms; it takes 50 ms, with " in why  # the budget, which rises with the queue
     session.close()
     assert session.report().why == "it was closed"
     original = hotfuse.load(linear(), tier=0)
