@@ -2,10 +2,11 @@
 
     complementarity   one computes while the other waits for memory: together neither is idle
     locality          the part of all bytes that no longer moves
-    constraints       streams of memory and weights of tiles against what registers and caches hold
+    constraints       streams of memory and weights of tiles against what prefetchers follow and caches hold
     parallelism       tasks for every thread, after as before
 
-They rank what the model predicts to pay, and say why; only legality may veto.
+They say why an edit that the model predicts to pay may do so, and are what the policy learns by (`strategies`) which of those
+that nobody is sure of to try first; only legality may veto.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     rules' groups -> draft -> legal edits (`candidates`) -> predicted gain (`hardware/model`), scored (`criteria`) -> the best
     ones are made -> edits around what changed -> ... until nothing pays -> groups
 
-An edit is made where its predicted gain exceeds `LEAST_GAIN` of what it is about and is surely one: the model's trees, each
-asked what the edit makes of the time, agree on it but for `SURE` standard deviations of theirs. What may pay and is not sure is
-told (`Planned.unsure`): it is to be measured, not trusted. Who measures it asks for the plan with it made (`revise`).
+An edit is made where its predicted gain exceeds a part of what it is about, `LEAST_GAIN` or what repeated measurements on
+this machine differ by if that is more, and is surely one: the model's trees, each asked what the edit makes of the time,
+agree on it but for `SURE` standard deviations of theirs. What may pay and is not sure is told (`Planned.unsure`): it is to be
+measured, not trusted. Who measures it asks for the plan with it made (`revise`).
 
 Rounds. Of all edits of a round those with the largest gain are made first, each if what it is about is still there; the next
 round looks at what is new alone. Distances that bytes come from are those of the rules' plan: an edit moves groups by a few
@@ -41,7 +42,7 @@ from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import Layout
 from hotfuse.records import dataclass
 
-LEAST_GAIN = 0.02  # of the time of what is edited: repeated measurements differ by more than less
+LEAST_GAIN = 0.02  # of the time of what is edited: a compile and a proof cost more than less would bring
 SURE = 1.0  # standard deviations of the trees' gains that must be left of it
 MOST_ROUNDS = 64
 MOST_UNSURE = 64  # edits that are told: a build carries them, and traffic tries one at a time
@@ -122,14 +123,15 @@ class Weighed:
     before_s: float
     gain_s: float
     spread_s: float
+    least: float = LEAST_GAIN  # that must be gained, as a part of the time before
 
     @property
     def pays(self) -> bool:
-        return self.gain_s > LEAST_GAIN * self.before_s
+        return self.gain_s > self.least * self.before_s
 
     @property
     def may_pay(self) -> bool:
-        return self.most_s > LEAST_GAIN * self.before_s
+        return self.most_s > self.least * self.before_s
 
     @property
     def most_s(self) -> float:
@@ -138,7 +140,7 @@ class Weighed:
 
     @property
     def is_sure(self) -> bool:
-        return self.gain_s - SURE * self.spread_s > LEAST_GAIN * self.before_s
+        return self.gain_s - SURE * self.spread_s > self.least * self.before_s
 
 
 def plan(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], planner: Planner) -> Planned:
@@ -290,14 +292,15 @@ class Engine:
             Edit(c.strategy, tuple(self._works[item] for item in c.gone), tuple(self._work(c, group) for group in c.made))
             for c in candidates
         ]
-        found = []
-        for candidate, edit, ratios in zip(candidates, edits, self._planner.model.ratios(edits), strict=True):
+        found, model = [], self._planner.model
+        least = LEAST_GAIN if model.pairs is None else max(LEAST_GAIN, model.rates.spread)  # typical rates were not measured
+        for candidate, edit, ratios in zip(candidates, edits, model.ratios(edits), strict=True):
             before_s = sum(self._seconds[item] for item in candidate.gone)
             gains = before_s * (1 - ratios)
             gain_s, spread_s = float(gains.mean()), float(gains.std())
-            if self._planner.model.pairs is None and self._is_guess(edit, before_s, gain_s):
+            if model.pairs is None and self._is_guess(edit, before_s, gain_s):
                 spread_s = max(spread_s, gain_s)
-            found.append(Weighed(candidate, edit.after, before_s, gain_s, spread_s))
+            found.append(Weighed(candidate, edit.after, before_s, gain_s, spread_s, least))
         return found
 
     def _is_guess(self, edit: Edit, before_s: float, gain_s: float) -> bool:
