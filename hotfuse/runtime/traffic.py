@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,11 @@ from hotfuse.config import Config
 from hotfuse.fusion.analyzer import analyse
 from hotfuse.fusion.tuning import computing
 from hotfuse.hardware.features import FEATURES, rows_of
-from hotfuse.hardware.forest import read_forest, write_forest
+from hotfuse.hardware.forest import Forest, read_forest, write_forest
 from hotfuse.hardware.moving import move
 from hotfuse.hardware.samples import HELD_OUT, Samples, make_samples, write_samples
 from hotfuse.hardware.spec import host_spec
-from hotfuse.hardware.training import quality
+from hotfuse.hardware.training import Quality, quality
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.records import dataclass
@@ -35,6 +36,7 @@ from hotfuse.runtime.planning import known_model, team_of
 
 LEAST = 10  # units, to train of and to judge by
 SPREAD = 0.05  # of what units take in traffic, as a median of some traces
+RANK_LOST = 0.02  # at most, on what calibration holds out: who learns of one model may not forget the others
 SOURCE = -2  # of traffic: no specimen's, no calibrated model's, and none that is held out for good
 
 
@@ -98,17 +100,31 @@ def _trained(reply: TrafficReply, samples: Samples, calibration: Calibration) ->
     known, data = calibration.samples(), calibration.forest()
     if not data:  # somebody emptied the cache meanwhile
         return reply
-    is_held = np.arange(len(samples)) % HELD_OUT == HELD_OUT - 1
+    kinds = kinds_of(samples)
+    is_held = kinds % HELD_OUT == HELD_OUT - 1
+    if not is_held.any():  # few kinds of units: what is learned of them cannot be judged by others
+        return reply
     held, rest = samples.where(is_held), samples.where(~is_held)
-    forest = move(known.where(~known.is_held_out), rest, FEATURES)
-    before, after = (
-        quality(held.prior_s * np.exp(each.ask(held.rows)[0]), held.seconds).median_error
-        for each in (read_forest(data), forest)
-    )
-    if after >= before:
+    forest, other = move(known.where(~known.is_held_out), rest, FEATURES), read_forest(data)
+    before, after = _quality(other, held).median_error, _quality(forest, held).median_error
+    aside = known.where(known.is_held_out)
+    ranks = [_quality(each, aside).rank_correlation for each in (other, forest)] if len(aside) > 1 else [0.0, 0.0]
+    is_narrow = ranks[1] < ranks[0] - RANK_LOST
+    if after >= before or is_narrow:
         return replace(reply, before=before, after=after)
     calibration.keep(TIMES.samples, TIMES, write_samples(known + rest))
     is_kept = calibration.keep(TIMES.forest, TIMES, write_forest(forest))
     if is_kept:
         forget_machine()
     return replace(reply, before=before, after=after, is_replaced=is_kept)
+
+
+def kinds_of(samples: Samples) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A number for each sample, the same for those alike: layers are the same units again and again, and whoever was trained of
+    one knows the others."""
+    found: np.ndarray[Any, np.dtype[np.int64]] = np.unique(np.round(samples.rows, 6), axis=0, return_inverse=True)[1]
+    return found.reshape(-1)
+
+
+def _quality(forest: Forest, samples: Samples) -> Quality:
+    return quality(samples.prior_s * np.exp(forest.ask(samples.rows)[0]), samples.seconds)

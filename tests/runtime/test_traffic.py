@@ -12,20 +12,21 @@ from hotfuse.config import Config
 from hotfuse.fusion.rules import Fetch
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import write_forest
-from hotfuse.hardware.samples import Samples, make_samples, no_samples, write_samples
+from hotfuse.hardware.samples import HELD_OUT, Samples, make_samples, no_samples, write_samples
 from hotfuse.hardware.spec import host_spec
-from hotfuse.hardware.training import train
+from hotfuse.hardware.training import Quality, train
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import F32, TensorType
+from hotfuse.runtime import traffic
 from hotfuse.runtime.build_worker import answer
 from hotfuse.runtime.building import make_planned
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibration import TIMES, Calibration, forget_machine, keep_rates
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.threads import team_size
-from hotfuse.runtime.traffic import LEAST, SOURCE, TrafficReply, TrafficRequest, weigh_here
+from hotfuse.runtime.traffic import LEAST, SOURCE, TrafficReply, TrafficRequest, kinds_of, weigh_here
 from tests.hardware.test_model import RATES
 
 UNITS = 20
@@ -122,6 +123,52 @@ def test_a_forest_that_is_no_better_replaces_nothing(config: Config, monkeypatch
     assert reply.after is not None
     assert not reply.is_replaced
     assert calibration.forest() == before
+
+
+def test_layers_alike_are_not_judged_by_their_twins(config: Config) -> None:
+    """Of four kinds of units, ten times each, none can be held out from what is learned of them."""
+    builder = GraphBuilder("layers")
+    found = []
+    for number in range(40):
+        x = builder.input(f"x{number}", TensorType(F32, (symbol("rows"), 32 + 16 * (number % 4))))
+        found.append(builder.add("softmax", x, axis=-1))
+    known(config)
+    reply = weigh_here(request(config, seconds=5e-2, graph=builder.build(found), trains=True))
+    assert len(reply.measured_s) == 40
+    assert reply.after is None
+    assert not reply.is_replaced
+
+
+def test_what_is_held_out_is_of_kinds_that_nobody_learned(config: Config) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.uniform(0, 20, (7, len(FEATURES))), 5, axis=0)
+    samples = make_samples(rows, np.full(35, 1e-6), [1e-6] * 35, [0.01] * 35, SOURCE)
+    kinds = kinds_of(samples)
+    assert sorted(set(kinds.tolist())) == list(range(7))
+    assert all(len(set(kinds[5 * i : 5 * i + 5].tolist())) == 1 for i in range(7))
+
+
+def test_a_forest_that_forgets_what_calibration_knows_replaces_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibration = known(config)
+    before = calibration.forest()
+    learned = train(np.zeros((20, len(FEATURES))), np.full(20, 1e-6), np.full(20, 5e-2), np.full(20, 0.01), FEATURES)
+    rng = np.random.default_rng(1)
+    rows, prior = rng.uniform(0, 20, (50, len(FEATURES))), rng.uniform(1e-6, 1e-4, 50)
+    aside = make_samples(rows, prior, list(2 * prior), [0.01] * 50, HELD_OUT - 1)
+    assert calibration.keep(TIMES.samples, TIMES, write_samples(calibration.samples() + aside))
+    monkeypatch.setattr(traffic, "move", lambda *_: learned)
+    monkeypatch.setattr(traffic, "_quality", lambda forest, samples: _rated(forest is learned, len(samples)))
+    reply = weigh_here(request(config, seconds=5e-2, trains=True))
+    assert reply.after is not None
+    assert reply.before is not None
+    assert reply.after < reply.before
+    assert not reply.is_replaced
+    assert calibration.forest() == before
+
+
+def _rated(is_new: bool, count: int) -> Quality:
+    """The new one is nearer to what it learned of, and has lost the order of all else."""
+    return Quality(0.1 if is_new else 0.5, 0.6 if is_new else 0.99, count)
 
 
 def test_too_few_units_train_nothing(config: Config) -> None:
