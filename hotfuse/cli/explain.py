@@ -78,7 +78,7 @@ def command(
         _tell(console, session, model, story, given, seconds, json_path)
         return
     if pair is not None:
-        _say_why(console, session, pair, sizes, json_path)
+        _say_why(console, session, model, pair, sizes, json_path)
         return
     result = explanation(session.graph, sizes)
     result = {
@@ -116,9 +116,14 @@ def _tell(
         raise problem
 
 
-def _say_why(console: Console, session: Any, pair: tuple[str, str], sizes: Mapping[str, int], json_path: str | None) -> None:
-    """What the fusion engine has to say of two nodes, at the sizes given."""
-    found = explain_pair(session.graph, session.config, pair, sizes)
+def _say_why(
+    console: Console, session: Any, model: str, pair: tuple[str, str], sizes: Mapping[str, int], json_path: str | None
+) -> None:
+    """What there is to say of two nodes, at the sizes given."""
+    from hotfuse.frontends.onnx_model import load_onnx  # which imports onnx
+
+    imported = None if model.endswith(".pt2") else load_onnx(model, session.config).graph
+    found = explain_pair(session.graph, session.config, pair, sizes, imported)
     console.print(f"{' and '.join(found.nodes)} {'are' if found.together else 'are not'} one kernel", markup=False)
     for line in found.lines:
         console.print(f"  {line}", markup=False)

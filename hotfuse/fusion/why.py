@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotfuse.errors import InputError
 from hotfuse.fusion.draft import Item
 from hotfuse.fusion.engine import BESIDE, WOVEN, Engine, Planned, Step
 from hotfuse.fusion.legality import Refusal
+from hotfuse.fusion.rules import Fused
 from hotfuse.hardware.pairs import SAME
 from hotfuse.ir.graph import Graph
 from hotfuse.records import dataclass
@@ -20,16 +23,53 @@ class Why:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A graph that the one which is planned came of, and what became of those of its nodes that are not in that."""
+
+    graph: Graph
+    fate: str
+
+
 def find_node(graph: Graph, name: str) -> str:
     """The node of this id, or the first one that comes from a layer or operator of that name."""
+    found = _found(graph, name)
+    if found is None:
+        some = ", ".join(node.id for node in graph.nodes[:8])
+        raise InputError(f"there is no node {name!r}; nodes are {some}{' and more' if len(graph.nodes) > 8 else ''}")
+    return found
+
+
+def fate_of(name: str, graph: Graph, before: Sequence[Stage]) -> str:
+    """What became of a node that is not in the graph which is planned; "" where it is there. Raises InputError where it never
+    was one."""
+    if _found(graph, name) is not None:
+        return ""
+    for stage in before:
+        for inner in stage.graph.walk():
+            found = _found(inner, name)
+            if found is not None:
+                return f"{found} {stage.fate if inner is stage.graph else 'is in a nested graph, which runs by itself'}"
+    find_node(before[0].graph if before else graph, name)
+    raise AssertionError(name)
+
+
+def _found(graph: Graph, name: str) -> str | None:
     for id in (name, f"panel_{name}"):
         if id in graph.by_id:
             return id
     for node in graph.nodes:
         if name in (node.origin.layer, str(node.origin)) or (node.origin.layer and node.origin.layer.endswith(f"/{name}")):
             return node.id
-    some = ", ".join(node.id for node in graph.nodes[:8])
-    raise InputError(f"there is no node {name!r}; nodes are {some}{' and more' if len(graph.nodes) > 8 else ''}")
+    return None
+
+
+def why_by_rules(groups: Sequence[Fused], found: Why) -> Why:
+    """Of two nodes where rules alone make the groups, `found` being what the engine has to say of them."""
+    together = any({*found.nodes} <= {node.id for node in group.nodes} for group in groups)
+    verb = "make one of them" if together else "leave them apart"
+    begun = f"fusion is 'rules': rules, which look at who reads what and at nothing measured, {verb}"
+    return Why(found.nodes, together, (begun, *(f"the engine would say: {line}" for line in found.lines)))
 
 
 def why(engine: Engine, planned: Planned, first: str, second: str) -> Why:

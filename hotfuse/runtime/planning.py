@@ -9,8 +9,9 @@ from hotfuse.config import Config
 from hotfuse.errors import ParseError
 from hotfuse.fusion.analyzer import numbers
 from hotfuse.fusion.engine import Engine, Planner
+from hotfuse.fusion.grouping import make_plan
 from hotfuse.fusion.strategies import CONTEXT, Policy, new_policy, read_policy, write_policy
-from hotfuse.fusion.why import Why, find_node, why
+from hotfuse.fusion.why import Stage, Why, fate_of, find_node, why, why_by_rules
 from hotfuse.hardware.model import Model
 from hotfuse.hardware.rates import rates_key
 from hotfuse.hardware.spec import Spec, host_spec
@@ -27,6 +28,9 @@ from hotfuse.runtime.partition import with_share
 from hotfuse.runtime.threads import team_size
 
 POLICY = "policy"  # the kind in the cache
+AHEAD = "is computed once, when weights are bound: it reads weights and constants alone"
+SPELLED = "has no operator of its own in native code: it follows from constants, or is a part of one that is spelled otherwise"
+SIMPLER = "is gone since the model was loaded: it followed from constants, did what another node does, or is a part of one now"
 
 
 def planner_of(config: Config, spec: Spec, graph: Graph, sizes: Mapping[str, int]) -> Planner | None:
@@ -44,17 +48,34 @@ def team_of(graph: Graph, sizes: Mapping[str, int], threads: int) -> int:
     return threads if sum(number(cost_of(graph, node).flops) for node in graph.nodes) > ALONE else 1
 
 
-def explain_pair(graph: Graph, config: Config, pair: tuple[str, str], sizes: Mapping[str, int]) -> Why:
-    """Why two nodes of a model are one kernel, or are not, by what is known of this machine."""
+def explain_pair(
+    graph: Graph, config: Config, pair: tuple[str, str], sizes: Mapping[str, int], imported: Graph | None = None
+) -> Why:
+    """Why two nodes of a model are one kernel, or are not, by what is known of this machine. `imported` is the graph as the
+    model's file has it."""
     from hotfuse.runtime.building import native_form  # which asks us for plans
 
     spec = host_spec(config.isa)
-    main = hoist(native_form(skeleton(graph), spec), ()).main
+    hoisted = hoist(native_form(skeleton(graph), spec), ())
+    main = hoisted.main
+    before = [Stage(graph, SPELLED)]
+    if hoisted.prepare is not None:
+        before.insert(0, Stage(hoisted.prepare, AHEAD))
+    if imported is not None:
+        before.append(Stage(imported, SIMPLER))
+    fates = tuple(fate for name in pair if (fate := fate_of(name, main, before)))
+    if fates:
+        return Why(pair, False, fates)
     planner = planner_of(replace(config, fusion="engine"), spec, main, sizes)
     assert planner is not None
-    engine = Engine(main, main.values, layouts(main, main.values), planner)
+    places = layouts(main, main.values)
+    engine = Engine(main, main.values, places, planner)
     planned = engine.run()
-    return why(engine, planned, find_node(main, pair[0]), find_node(main, pair[1]))
+    found = why(engine, planned, find_node(main, pair[0]), find_node(main, pair[1]))
+    if config.fusion == "rules":
+        share = with_share(spec, team_size(spec, config.threads))
+        return why_by_rules(make_plan(main, main.values, places, share.l2_bytes).groups, found)
+    return found
 
 
 def known_model(config: Config, spec: Spec) -> Model:

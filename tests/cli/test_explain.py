@@ -145,3 +145,53 @@ def test_an_exported_program_has_stories(tmp_path: Path) -> None:
 def test_a_model_is_called_no_longer_than_allowed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(told, "QUIET_S", 60.0)
     assert not explain(model, "--story", "--seconds", "0.1")["settled"]
+
+
+@pytest.fixture
+def with_shapes(tmp_path: Path) -> str:
+    """relu((x @ (V @ V)) reshaped by its own shape), twice the same relu: of some nodes nothing is left in a call."""
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MatMul", ["V", "V"], ["W"], name="square"),
+        helper.make_node("MatMul", ["x", "W"], ["h"], name="product"),
+        helper.make_node("Shape", ["h"], ["s"], name="shape"),
+        helper.make_node("Reshape", ["h", "s"], ["t"], name="reshape"),
+        helper.make_node("Relu", ["t"], ["y"], name="rectified"),
+        helper.make_node("Relu", ["t"], ["z"], name="again"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "shapes",
+        [info("x", TensorProto.FLOAT, ["batch", 512])],
+        [info(name, TensorProto.FLOAT, ["batch", 512]) for name in "yz"],
+        [numpy_helper.from_array(np.ones((512, 512), np.float32), "V")],
+    )
+    path = tmp_path / "shapes.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (("product", "rectified"), "the rules make one of them"),
+        (("square", "rectified"), "computed once"),
+        (("shape", "rectified"), "gone since the model was loaded"),
+        (("rectified", "again"), "gone since the model was loaded"),
+    ],
+)
+def test_any_two_nodes_of_a_file_have_an_answer(with_shapes: str, pair: tuple[str, str], said: str) -> None:
+    assert said in " ".join(explain(with_shapes, "--why", *pair)["why"])
+
+
+def test_a_node_that_never_was_is_named(with_shapes: str) -> None:
+    result = CliRunner().invoke(main, ["explain", with_shapes, "--why", "product", "nobody"])
+    assert "there is no node 'nobody'" in result.output
+
+
+def test_plans_of_rules_are_explained_as_such(with_shapes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTFUSE_FUSION", "rules")
+    lines = explain(with_shapes, "--why", "product", "rectified")["why"]
+    assert "fusion is 'rules'" in lines[0]
+    assert "make one of them" in lines[0]
+    assert all(line.startswith("the engine would say") for line in lines[1:])
