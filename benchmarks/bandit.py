@@ -2,8 +2,9 @@
 against always staying with the rules' plan.
 
 Edits of random graphs are timed both ways first. Then each decision is about one of them, drawn at random: whoever makes an
-edit sees what it did, whoever does not sees nothing. Regret is what was lost to one who knows, in logarithms of time. What is
-timed is kept in a file where one is given, and read from it the next time.
+edit sees what it did, off by as much as measurements are (`NOISE`), whoever does not sees nothing. The policy decides as
+traffic and tuning do: it makes the edits that it has hope of. Regret is what was lost to one who knows, in logarithms of time.
+What is timed is kept in a file where one is given, and read from it the next time.
 
 python -m benchmarks.bandit [--graphs 120] [--decisions 10000] [--edits FILE] [--plot FILE] [--json FILE]
 """
@@ -23,7 +24,7 @@ from hotfuse.config import Config
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine
 from hotfuse.fusion.exploring import random_plan
-from hotfuse.fusion.strategies import Array, context_of, new_policy, predicted, reward
+from hotfuse.fusion.strategies import NOISE, Array, context_of, new_policy, predicted, reward
 from hotfuse.fusion.tuning import sum_of
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.layout import layouts
@@ -111,12 +112,12 @@ def regrets(contexts: Array, rewards: Array, decisions: int, seed: int = 0, edit
     chosen = rng.integers(len(rewards), size=decisions)
     best = np.maximum(rewards[chosen], 0)
     by_model = np.where(predicted(contexts[chosen]) > 0, rewards[chosen], 0.0)
-    learned = np.zeros(decisions)
+    learned, errors = np.zeros(decisions), NOISE * rng.standard_normal(decisions)
     for turn, place in enumerate(chosen):
         told, mine = contexts[place : place + 1], edits[place : place + 1]
-        if policy.draw(told, rng, mine)[0] > 0:
+        if policy.hope(told, mine)[0] > 0:
             learned[turn] = rewards[place]
-            policy = policy.learned(told, rewards[place : place + 1], edits=mine)
+            policy = policy.learned(told, rewards[place : place + 1] + errors[turn], edits=mine)
     return {
         "bandit": np.cumsum(best - learned),
         "always the model": np.cumsum(best - by_model),

@@ -15,9 +15,8 @@ little, in whatever way they enter, and the edit's own past nearly all (docs/dec
 Machines change: what is known of an edit counts less with every reward that came since (`FADES`), so what did not pay gets
 another chance some day.
 
-An edit is worth trying while its mean and a deviation are above 0 (`hope`); who decides without trying draws from what is
-believed (`draw`: Thompson sampling), so that what is not known gets its chance and what is known is not tried
-in vain. `regret` is what was lost to a policy that knows all rewards beforehand.
+An edit is worth trying while its mean and a deviation are above 0 (`hope`): what is not known gets its chance, and what is
+known is not tried in vain. `regret` is what was lost to a policy that knows all rewards beforehand.
 
 State: none. A `Policy` is arrays, which safetensors keep; `learned` returns another one.
 """
@@ -117,13 +116,6 @@ class Policy:
     def hope(self, contexts: Array, edits: Sequence[str] = ()) -> Array:
         mean, spread = self.ask(contexts, edits)
         return np.asarray(mean + spread)
-
-    def draw(self, contexts: Array, rng: np.random.Generator, edits: Sequence[str] = ()) -> Array:
-        """Rewards by weights and own parts drawn from what is believed of them."""
-        factor = np.linalg.cholesky(self.precision)
-        drawn = self.mean + np.linalg.solve(factor.T, rng.standard_normal(len(self.shift)))
-        told, share, left = self._own(contexts, edits)
-        return np.asarray((1 - share) * (contexts @ drawn) + share * told + np.sqrt(left) * rng.standard_normal(len(contexts)))
 
     def _own(self, contexts: Array, edits: Sequence[str]) -> tuple[Array, Array, Array]:
         """Of each edit the mean of its rewards, how far that is believed, and the variance that is left of its own part."""
