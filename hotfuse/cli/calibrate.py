@@ -254,7 +254,8 @@ def model_rows(calibration: Calibration, trained: Sequence[TrainReply]) -> list[
         rows.append((f"a forest of {what}", "there is one" if calibration.forest(subject) else "none: the roofline alone"))
     for subject, reply in zip(SUBJECTS, trained, strict=False):
         rows.append((f"{subject.samples}: half of all repeated measurements lie within", f"{reply.spread * 100:.1f} %"))
-        for name, found in (("the one before", reply.before), ("trained now", reply.after)):
+        now = "moved from another machine" if reply.is_moved else "trained now"
+        for name, found in (("the one before", reply.before), (now, reply.after)):
             if found is not None:
                 error, rank = f"{found.median_error * 100:.1f} %", f"{found.rank_correlation:.3f}"
                 rows.append((f"{name}: median error, rank correlation on {found.samples} held out", f"{error}, {rank}"))

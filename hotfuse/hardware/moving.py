@@ -8,6 +8,8 @@ moves with it. What does not, some samples of the new machine tell: they are tra
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hotfuse.hardware.forest import Forest
@@ -17,11 +19,12 @@ from hotfuse.hardware.training import train
 MOST = 3.0  # times that a sample of the new machine counts: with more, few of them are learned by heart (benchmarks.moved)
 
 
-def move(old: Samples, new: Samples, names: tuple[str, ...], seed: int = 0) -> Forest:
-    """The forest of both. With no sample of the new machine it is the old one's, and with none of the old one the new one's."""
+def move(old: Samples, new: Samples, names: tuple[str, ...], seed: int = 0, most: float = math.inf) -> Forest:
+    """The forest of both. With no sample of the new machine it is the old one's, and with none of the old one the new one's.
+    Logarithms beyond `most` are learned as that."""
     worth = min(MOST, max(1.0, len(old) / max(1, len(new))))
     rows, prior_s, seconds, spread = (
         np.concatenate([getattr(old, name), getattr(new, name)]) for name in ("rows", "prior_s", "seconds", "spread")
     )
     counts = np.repeat([1.0, worth], [len(old), len(new)])
-    return train(rows, prior_s, seconds, spread, names, seed, counts)
+    return train(rows, prior_s, seconds, spread, names, seed, counts, most)

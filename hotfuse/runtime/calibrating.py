@@ -149,7 +149,8 @@ def begin(calibration: Calibration, series: Series, config: Config, number: int,
 
 def retrain(calibration: Calibration, samples: Samples, config: Config, subject: Subject = TIMES) -> TrainReply:
     """Have a worker train a forest, and keep it if it is better than the one that is there."""
-    asked = TrainRequest(samples, subject.columns, calibration.forest(subject), subject.are_ratios)
+    known, elsewhere = calibration.forest(subject), calibration.elsewhere(subject)
+    asked = TrainRequest(samples, subject.columns, known, subject.are_ratios, elsewhere)
     done = threading.Event()
     found: list[TrainReply | BaseException] = []
 

@@ -9,6 +9,7 @@ forgets that, and other processes see it when they start anew.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 
@@ -69,19 +70,34 @@ class Calibration:
         except ParseError:
             return no_samples(subject.columns)
 
+    def elsewhere(self, subject: Subject = TIMES) -> Samples:
+        """What another machine, or another share of this one, has taught of the same kernels: of those in the cache the one
+        that was used last."""
+        own, cache = self.key(subject), self.cache
+        machine, _, kernels = own.partition("\n")
+        if cache is None:
+            return no_samples(subject.columns)
+        for entry in cache.entries():
+            other, _, its = entry.key.partition("\n")
+            if entry.kind != subject.samples or its != kernels or other == machine:
+                continue
+            with contextlib.suppress(ParseError):
+                return read_samples(cache.get(entry.kind, entry.key) or b"", subject.columns)
+        return no_samples(subject.columns)
+
     def forest(self, subject: Subject = TIMES) -> bytes:
         """That of this machine; b"" where there is none."""
         data = None if self.cache is None else self.cache.get(subject.forest, self.key(subject))
         return b"" if data is None or _read(data, subject) is None else data
 
-    def known(self) -> Known:
-        """What is known of this machine."""
+    def known(self, threads: int) -> Known:
+        """What is known of this machine, with teams of so many threads."""
         forests = [self.forest(subject) for subject in SUBJECTS]
         times, ratios = map(_read, forests, SUBJECTS)
         found = hashlib.sha256(print_rates(self.rates).encode())
         for forest in forests:
             found.update(hashlib.sha256(forest).digest())
-        return Known(Model(self.rates, self.rates.threads, times, ratios), found.hexdigest()[:16])
+        return Known(Model(self.rates, threads, times, ratios), found.hexdigest()[:16])
 
     def keep(self, kind: str, subject: Subject, data: bytes) -> bool:
         return self.cache is not None and self.cache.put(kind, self.key(subject), data)
@@ -89,12 +105,14 @@ class Calibration:
 
 @functools.lru_cache(8)
 def known_machine(folder: str, spec: Spec, threads: int) -> Known:
-    """By the cache in this folder."""
+    """By the cache in this folder. Who calibrated with all threads knows a part of them, too."""
     cache = open_cache(Config(cache=folder))
     rates = kept_rates(spec, threads, cache)
+    if rates is None and threads < spec.threads:
+        rates = kept_rates(spec, spec.threads, cache)
     if rates is None:
         return Known(Model(typical_rates(spec, threads), threads))
-    return Calibration(spec, rates, cache).known()
+    return Calibration(spec, rates, cache).known(threads)
 
 
 def forget_machine() -> None:

@@ -14,8 +14,8 @@ from hotfuse.hardware import samples as module
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.forest import read_forest
 from hotfuse.hardware.pairs import PAIR_FEATURES, SAME
-from hotfuse.hardware.retrain import TrainRequest, train_here
-from hotfuse.hardware.samples import Samples, make_samples, no_samples, read_samples, write_samples
+from hotfuse.hardware.retrain import LEAST, TrainRequest, train_here
+from hotfuse.hardware.samples import HELD_OUT, Samples, make_samples, no_samples, read_samples, write_samples
 
 
 def drawn(sources: Iterable[int], noise: float = 0.01) -> Samples:
@@ -95,6 +95,34 @@ def test_a_forest_gives_way_to_a_better_one_only() -> None:
     assert better.after.median_error < better.before.median_error
     worse = train_here(TrainRequest(drawn(range(20)), FEATURES, better.forest))
     assert not worse.forest
+
+
+def test_a_forest_is_moved_from_another_machine_that_taught_more() -> None:
+    """All take as much longer there as the roofline says: what was learned there holds here as well."""
+    few, many = drawn(range(30)), drawn(range(100, 400))
+    alone = train_here(TrainRequest(few, FEATURES))
+    moved = train_here(TrainRequest(few, FEATURES, elsewhere=many))
+    assert moved.is_moved
+    assert not alone.is_moved
+    assert moved.after is not None
+    assert alone.after is not None
+    assert moved.after.median_error < alone.after.median_error
+    assert not train_here(TrainRequest(many, FEATURES, elsewhere=few)).is_moved  # it taught less
+
+
+def test_what_does_not_hold_here_is_not_moved() -> None:
+    strange = drawn(range(100, 400))
+    strange = replace(strange, seconds=strange.prior_s * np.random.default_rng(0).uniform(1, 1e6, len(strange)))
+    assert not train_here(TrainRequest(drawn(range(50)), FEATURES, elsewhere=strange)).is_moved
+
+
+def test_too_few_to_train_of_are_enough_to_move_by() -> None:
+    held = drawn(range(HELD_OUT - 1, 20 * HELD_OUT, HELD_OUT))
+    few = drawn(range(10))
+    few = few.where(~few.is_held_out)
+    few = few.where(np.arange(len(few)) < LEAST // 5) + held
+    assert not train_here(TrainRequest(few, FEATURES)).forest
+    assert train_here(TrainRequest(few, FEATURES, elsewhere=drawn(range(100, 400)))).is_moved
 
 
 def test_no_forest_is_trained_of_what_is_held_out() -> None:

@@ -12,6 +12,7 @@ from hotfuse.config import Config
 from hotfuse.errors import ExecutionError
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.retrain import LEAST
+from hotfuse.hardware.samples import write_samples
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
@@ -19,7 +20,7 @@ from hotfuse.ir.types import F32, TensorType
 from hotfuse.runtime import course as module
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibrating import PLANS, gather, plans_of, retrain, timed
-from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration
+from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, forget_machine, keep_rates, known_machine
 from hotfuse.runtime.specimens import Specimen, specimen
 from tests.hardware.test_model import RATES, work
 from tests.hardware.test_samples import drawn
@@ -123,14 +124,14 @@ def test_free_sizes_are_those_of_the_call(calibration: Calibration, config: Conf
 
 def test_a_worker_trains_and_the_forest_is_kept(calibration: Calibration, config: Config) -> None:
     assert calibration.forest() == b""
-    assert calibration.known().model.forest is None
-    before = calibration.known().digest
+    assert calibration.known(RATES.threads).model.forest is None
+    before = calibration.known(RATES.threads).digest
     samples = drawn(range(LEAST))
     reply = retrain(calibration, samples, config)
     assert reply.forest == calibration.forest() != b""
-    assert calibration.known().digest != before  # builds that were planned without it are no longer found
-    assert calibration.known().model.forest is not None
-    assert np.isfinite(calibration.known().model.predict([work(products=1e6)]).seconds).all()
+    assert calibration.known(RATES.threads).digest != before  # builds that were planned without it are no longer found
+    assert calibration.known(RATES.threads).model.forest is not None
+    assert np.isfinite(calibration.known(RATES.threads).model.predict([work(products=1e6)]).seconds).all()
     again = retrain(calibration, samples, config)
     assert not again.forest  # it is as good as the one that is there
     assert calibration.forest() == reply.forest
@@ -142,7 +143,7 @@ def test_what_is_damaged_is_as_good_as_nothing(calibration: Calibration) -> None
             assert calibration.keep(kind, subject, b"nothing of ours")
         assert len(calibration.samples(subject)) == 0
         assert calibration.forest(subject) == b""
-    assert calibration.known().model.pairs is None
+    assert calibration.known(RATES.threads).model.pairs is None
 
 
 def test_a_forest_of_other_columns_is_none(calibration: Calibration, config: Config) -> None:
@@ -156,3 +157,31 @@ def test_without_a_cache_nothing_is_kept() -> None:
     assert not calibration.keep(TIMES.samples, TIMES, b"")
     assert len(calibration.samples()) == 0
     assert calibration.forest() == b""
+
+
+def test_another_machine_with_the_same_cache_is_known(calibration: Calibration, config: Config) -> None:
+    assert not len(calibration.elsewhere())
+    calibration.keep(TIMES.samples, TIMES, write_samples(drawn(range(3))))
+    assert not len(calibration.elsewhere())  # they are its own
+    there = Calibration(host_spec(), replace(RATES, threads=RATES.threads + 1), calibration.cache)
+    assert len(there.elsewhere()) == len(drawn(range(3)))
+    assert not len(there.elsewhere(RATIOS))
+    assert not len(Calibration(host_spec(), RATES, None).elsewhere())
+
+
+def test_damaged_samples_of_another_machine_are_none(calibration: Calibration) -> None:
+    calibration.keep(TIMES.samples, TIMES, b"no samples")
+    assert not len(replace(calibration, rates=replace(RATES, threads=RATES.threads + 1)).elsewhere())
+
+
+def test_who_calibrated_with_all_threads_knows_some_of_them(config: Config) -> None:
+    spec, cache = host_spec(), open_cache(config)
+    rates = replace(RATES, threads=spec.threads)
+    assert keep_rates(rates, spec, cache)
+    forget_machine()
+    assert known_machine(config.cache, spec, spec.threads).model.rates == rates
+    if spec.threads > 1:
+        found = known_machine(config.cache, spec, 1).model
+        assert (found.rates, found.threads) == (rates, 1)
+    more = known_machine(config.cache, spec, spec.threads + 1).model
+    assert more.rates != rates
