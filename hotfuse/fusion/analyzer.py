@@ -110,11 +110,11 @@ class Analyzer:
             if use.elements:
                 is_single = not is_down and not is_across and self._is_row_value(node, group)
                 rows = points / max(row, 1.0) if node.op in FOLDS and not is_down and not is_across else 0.0
+                steps = use.steps
                 if group.variant == ABREAST:
                     rows *= _ABREAST
-                    steps = _ABREAST_STEPS.get(node.op, 1.0) if domain[-1] <= _ABREAST_MOST else 1.0
-                    use = replace(use, steps=use.steps * steps)
-                uses.append(replace(use, rows=rows, is_single=is_single))
+                    steps *= _ABREAST_STEPS.get(node.op, 1.0) if domain[-1] <= _ABREAST_MOST else 1.0
+                uses.append(Use(use.op, use.elements, steps, rows, is_single))
         if is_across:  # the values of rows lie side by side, too
             turned = sum(t.bytes / t.element for t in (*reads.values(), *writes) if t.bytes / t.element == points)
             inner = points / max(1, domain[-1])

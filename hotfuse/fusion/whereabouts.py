@@ -51,25 +51,26 @@ class _Memory:
         for part in parts:
             first = bisect.bisect_right(spans, part.low, key=lambda span: span.high)
             last = bisect.bisect_left(spans, part.high, key=lambda span: span.low)
-            made: list[_Span] = []
+            made: list[_Span] = [part] if is_write else []
             place = part.low
             for span in spans[first:last]:
                 if span.low < part.low:
-                    made.append(replace(span, high=part.low))
+                    made.append(_cut(span, span.low, part.low))
                 low, high = max(span.low, part.low), min(span.high, part.high)
-                if low > place:
-                    made.append(replace(part, low=place, high=low))
                 moved = max(0.0, since - max(span.at))
                 total += high - low
                 far += (high - low) * math.log2(1 + moved)
                 if moved < NEAR:
                     handed += (high - low) * _handed(span, part, is_write)
-                made.append(_touched(span, part, low, high, is_write))
+                if not is_write:
+                    if low > place:
+                        made.append(_cut(part, place, low))
+                    made.append(_read(span, part, low, high))
                 if span.high > part.high:
-                    made.append(replace(span, low=part.high))
+                    made.append(_cut(span, part.high, span.high))
                 place = high
-            if place < part.high:
-                made.append(replace(part, low=place))
+            if place < part.high and not is_write:
+                made.append(_cut(part, place, part.high))
             spans[first:last] = sorted(made, key=lambda span: span.low)
         return (2 ** (far / total) - 1 if total else 0.0), handed
 
@@ -86,13 +87,16 @@ def _handed(span: _Span, part: _Span, is_write: bool) -> float:
     return found
 
 
-def _touched(span: _Span, part: _Span, low: float, high: float, is_write: bool) -> _Span:
-    if is_write:
-        return replace(part, low=low, high=high)
-    has = max(span.has[0], part.has[0]), max(span.has[1], part.has[1])
-    at = tuple(new if does else old for old, new, does in zip(span.at, part.at, part.has, strict=True))
-    is_same = part.turns is not None and part.turns == span.turns
-    return _Span(low, high, has, (at[0], at[1]), part.turns if is_same else None)
+def _cut(span: _Span, low: float, high: float) -> _Span:
+    return _Span(low, high, span.has, span.at, span.turns)
+
+
+def _read(span: _Span, part: _Span, low: float, high: float) -> _Span:
+    """Those of a span's bytes that are read: who had them before still has them."""
+    first, second = part.has
+    has = max(span.has[0], first), max(span.has[1], second)
+    at = part.at[0] if first else span.at[0], part.at[1] if second else span.at[1]
+    return _Span(low, high, has, at, part.turns if part.turns is not None and part.turns == span.turns else None)
 
 
 def located(plan: Sequence[Work], bytes_of: Mapping[str, float], outside: Collection[str]) -> list[Work]:

@@ -8,7 +8,7 @@ next. `FEATURES` names the columns; a forest that was trained with others is not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -33,14 +33,24 @@ TILE = 8  # rows: what is left behind whole tiles
 CHEAP = 4  # steps: what takes more is a function
 
 
-def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float]:
+def features_of(rates: Rates, threads: int) -> list[float]:
+    """Those of the machine, which are the last ones of each piece of work."""
+    return [
+        _log(rates.fma.of(threads, rates.threads)),
+        *(_log(rates.read.at(size, threads, rates.threads)) for size in (NEAR, MIDDLE, rates.read.bytes[-1])),
+        _seconds(rates.barrier_s),
+        _log(rates.handed),
+    ]
+
+
+def features(work: Work, bound: Bound, rates: Rates, threads: int, machine: Sequence[float]) -> list[float]:
+    """`machine` is `features_of` it."""
+    read, written = work.read, work.written
     weights = sum(touch.bytes for touch in work.reads if touch.is_weight)
     height = work.points / max(work.inner, 1.0) / work.matrices
     return [
         *(float(work.kind == kind) for kind in KINDS),
-        *map(
-            _log, (work.points, work.row, work.inner, work.products, work.steps, work.read, work.written, weights, work.tasks)
-        ),
+        *map(_log, (work.points, work.row, work.inner, work.products, work.steps, read, written, weights, work.tasks)),
         work.links,
         work.element,
         _log(work.points / max(work.inner, 1.0)),
@@ -54,12 +64,12 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         _share(work.reads, GATHERED),
         _distance(work.reads),
         _distance(work.writes),
-        _log(work.intensity),
+        _log(work.flops / max(read + written, 1.0)),
         work.walks,
         work.is_down,
         work.steps / max(work.points, 1.0),
-        work.read / max(work.points, 1.0),
-        work.written / max(work.points, 1.0),
+        read / max(work.points, 1.0),
+        written / max(work.points, 1.0),
         _log(min((touch.distance for touch in work.reads), default=0.0)),
         _log(work.tasks / threads),
         issued(work, rates.vector_bytes),
@@ -67,8 +77,7 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         height % TILE / TILE,
         _log(sum(use.rows for use in work.uses)),
         sum(use.elements for use in work.uses if use.steps > CHEAP) / max(work.points, 1.0),
-        _beyond(work, MIDDLE, threads),
-        _beyond(work, FAR, threads),
+        *(_beyond(work, distance * threads) / max(read + written, 1.0) for distance in (MIDDLE, FAR)),
         *(_log(sum(touch.handed for touch in touches) * (threads > 1)) for touches in (work.reads, work.writes)),
         work.lanes * (threads > 1),
         handed_s(work, rates, 1) * (threads > 1) / max(bound.seconds, 1e-12),
@@ -79,24 +88,21 @@ def features(work: Work, bound: Bound, rates: Rates, threads: int) -> list[float
         _seconds(bound.arithmetic_s) - _seconds(bound.memory_s),
         bound.overhead_s / max(bound.seconds, 1e-12),
         min(threads, work.tasks),
-        _log(rates.fma.of(threads, rates.threads)),
-        *(_log(rates.read.at(size, threads, rates.threads)) for size in (NEAR, MIDDLE, rates.read.bytes[-1])),
-        _seconds(rates.barrier_s),
-        _log(rates.handed),
+        *machine,
     ]
 
 
 def rows_of(works: Iterable[Work], rates: Rates, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """The features of each piece of work, and the seconds that the roofline gives it."""
     bounds = [(work, roofline(work, rates, threads)) for work in works]
-    rows = [features(work, bound, rates, threads) for work, bound in bounds]
+    machine = features_of(rates, threads)
+    rows = [features(work, bound, rates, threads, machine) for work, bound in bounds]
     return np.array(rows, np.float32).reshape(-1, len(FEATURES)), np.array([bound.seconds for _, bound in bounds])
 
 
-def _beyond(work: Work, distance: float, threads: int) -> float:
-    """Of the bytes touched, the part that comes from farther than that."""
-    far = sum(touch.bytes for touch in (*work.reads, *work.writes) if touch.distance > distance * threads)
-    return far / max(work.moved, 1.0)
+def _beyond(work: Work, distance: float) -> float:
+    """The bytes touched that come from farther than that."""
+    return sum(touch.bytes for touch in (*work.reads, *work.writes) if touch.distance > distance)
 
 
 def _log(amount: float) -> float:

@@ -12,11 +12,11 @@ so by more than most ratios differ from one. Ratios beyond `MOST` are learned as
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from hotfuse.hardware.features import FEATURES, features
+from hotfuse.hardware.features import FEATURES, features, features_of
 from hotfuse.hardware.forest import Array
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.rates import Rates
@@ -30,11 +30,14 @@ VARIANTS = (ACROSS, ABREAST, STRIPS, HEIGHTS, SWEEP)  # the same nodes in other 
 SAME = (GRAIN, *VARIANTS)  # edits that leave a kernel its nodes
 EDITS = (REGISTERS, SIBLINGS, TILES, LAYOUT, RECOMPUTE, SPLIT, *SAME)
 MOST = 0.5  # logarithm of a ratio that is learned
-_SIDE = (
-    "groups", "points", "inner", "steps", "row steps", "products", "read", "written", "turned", "streams", "tasks", "walks",
-    "handed", "read again", "seconds",
-    "arithmetic", "memory", "sum",
-)  # fmt: skip
+_AMOUNTS: dict[str, Callable[[Iterable[float]], float]] = {  # of a side, and how those of its works make one
+    "groups": sum, "points": max, "inner": min, "steps": sum, "row steps": sum, "products": sum, "read": sum, "written": sum,
+    "turned": sum, "streams": max, "tasks": min, "walks": sum, "handed": sum, "read again": sum,
+    "seconds": sum, "arithmetic": sum, "memory": sum, "sum": sum,
+}  # fmt: skip
+_SIDE = tuple(_AMOUNTS)
+_PLAIN = [_SIDE.index(name) for name in ("groups", "streams", "walks")]  # others are logarithms
+_TIMES = [_SIDE.index(name) for name in ("seconds", "arithmetic", "memory", "sum")]
 PAIR_FEATURES = (
     *(f"by {edit}" for edit in EDITS),
     *(f"{name} before" for name in _SIDE),
@@ -57,58 +60,70 @@ class Edit:
 
 def pair_rows(edits: Iterable[Edit], rates: Rates, threads: int) -> tuple[Array, Array]:
     """The features of each edit, and the ratio of times, after over before, that the roofline gives it."""
-    edits = list(edits)
+    edits, machine = list(edits), features_of(rates, threads)
     rows, ratios = [], []
-    known: dict[int, tuple[Bound, list[float]]] = {}  # by the work's id: many edits are about the same
+    known: dict[int, _Look] = {}  # by the work's id: many edits are about the same
 
-    def look(work: Work) -> tuple[Bound, list[float]]:
-        if id(work) not in known:
+    def look(work: Work) -> _Look:
+        found = known.get(id(work))
+        if found is None:
             bound = roofline(work, rates, threads)
-            known[id(work)] = bound, features(work, bound, rates, threads)
-        return known[id(work)]
+            found = bound.seconds, features(work, bound, rates, threads, machine), _amounts(work, bound)
+            known[id(work)] = found
+        return found
 
     for edit in edits:
-        looks = [[look(work) for work in works] for works in (edit.before, edit.after)]
-        bounds = [[bound for bound, _ in side] for side in looks]
-        before, after = (_side(*pair) for pair in zip((edit.before, edit.after), bounds, strict=True))
-        largest = max(range(len(edit.after)), key=lambda place: bounds[1][place].seconds)
+        gone, made = ([look(work) for work in works] for works in (edit.before, edit.after))
+        before, after = _side(gone), _side(made)
+        largest = max(made, key=lambda look: look[0])
         rows.append(
             [
                 *(float(edit.strategy == name) for name in EDITS),
                 *before,
                 *after,
                 *(second - first for first, second in zip(before, after, strict=True)),
-                *looks[1][largest][1],
-                *looks[0][0][1],
-                *looks[0][-1][1],
+                *largest[1],
+                *gone[0][1],
+                *gone[-1][1],
             ]
         )
-        seconds = [sum(bound.seconds for bound in side) for side in bounds]
+        seconds = [sum(look[0] for look in side) for side in (gone, made)]
         ratios.append(seconds[1] / max(seconds[0], 1e-12))
     return np.array(rows, np.float32).reshape(-1, len(PAIR_FEATURES)), np.array(ratios, np.float64)
 
 
-def _side(works: Sequence[Work], bounds: Sequence[Bound]) -> list[float]:
-    turned = sum(touch.bytes for work in works for touch in work.writes if touch.access == STRIDED)
+_Look = tuple[float, list[float], tuple[float, ...]]  # a work's seconds, its features, its amounts
+
+
+def _amounts(work: Work, bound: Bound) -> tuple[float, ...]:
+    return (
+        1.0,
+        work.points,
+        work.inner,
+        work.steps,
+        work.row_steps,
+        work.products,
+        work.read,
+        work.written,
+        sum(touch.bytes for touch in work.writes if touch.access == STRIDED),
+        float(len(work.reads) + len(work.writes)),
+        work.tasks,
+        float(work.walks),
+        work.handed,
+        work.read_again,
+        bound.seconds,
+        bound.arithmetic_s,
+        bound.memory_s,
+        bound.arithmetic_s + bound.memory_s,
+    )
+
+
+def _side(looks: Sequence[_Look]) -> list[float]:
+    columns = zip(*(amounts for _, _, amounts in looks), strict=True)
+    found = [join(column) for join, column in zip(_AMOUNTS.values(), columns, strict=True)]
     return [
-        float(len(works)),
-        _log(max(work.points for work in works)),
-        _log(min(work.inner for work in works)),
-        _log(sum(work.steps for work in works)),
-        _log(sum(work.row_steps for work in works)),
-        _log(sum(work.products for work in works)),
-        _log(sum(work.read for work in works)),
-        _log(sum(work.written for work in works)),
-        _log(turned),
-        float(max(len(work.reads) + len(work.writes) for work in works)),
-        _log(min(work.tasks for work in works)),
-        float(sum(work.walks for work in works)),
-        _log(sum(work.handed for work in works)),
-        _log(sum(work.read_again for work in works)),
-        _seconds(sum(bound.seconds for bound in bounds)),
-        _seconds(sum(bound.arithmetic_s for bound in bounds)),
-        _seconds(sum(bound.memory_s for bound in bounds)),
-        _seconds(sum(bound.arithmetic_s + bound.memory_s for bound in bounds)),
+        amount if place in _PLAIN else _seconds(amount) if place in _TIMES else _log(amount)
+        for place, amount in enumerate(found)
     ]
 
 
