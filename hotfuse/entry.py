@@ -16,6 +16,7 @@ from hotfuse.ir.op import OPS, Pattern
 from hotfuse.passes import optimize
 from hotfuse.runtime.concrete import check_static_sizes
 from hotfuse.runtime.feeds import Signature
+from hotfuse.runtime.metrics import watch
 from hotfuse.runtime.numpy_engine import NUMPY, copied_ahead
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.session import Session
@@ -72,7 +73,7 @@ def _prepared(imported: ImportedModel, config: Config) -> Session:
     overrides = None
     if (reimport := imported.overridden) is not None:
         defaults = [Signature(name, imported.graph.type(name)) for name in imported.defaults]
-        overrides = Overrides(defaults, lambda names: _open(reimport(names), config))
+        overrides = Overrides(defaults, lambda names: watch(_open(reimport(names), config), is_part=True))
     session = session_class(config)(graph, imported.output_names, config, _still_there(imported.opaque, graph), overrides)
     if not config.native:
         NUMPY.make_ready(graph)

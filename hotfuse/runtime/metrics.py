@@ -81,8 +81,8 @@ def _disagreed(totals: Totals) -> float:
 class _Watched:
     """One model, as long as somebody else holds it, and what its log counted, for longer."""
 
-    def __init__(self, model: Any, name: str) -> None:
-        self.name, self._model = name, weakref.ref(model)
+    def __init__(self, model: Any, name: str, is_part: bool) -> None:
+        self.name, self.is_part, self._model = name, is_part, weakref.ref(model)
         self._events, self._sums = model.events.counts, model.events.sums
         self._calls: Counter[str] = Counter()
 
@@ -98,7 +98,7 @@ class _Watched:
     def totals(self) -> Totals:
         """So far; the calls of a model that is gone are as they were when it was last looked at."""
         model = self.model
-        if model is not None:
+        if model is not None and not self.is_part:
             self._calls = Counter({str(tier): count for tier, count in _tiers_of(model).items() if count})
         return Totals(self._calls, Counter(dict(self._events)), Counter(dict(self._sums)))
 
@@ -109,12 +109,12 @@ _GONE: dict[str, Totals] = {}
 _FOLDERS: dict[str, tuple[float, int]] = {}  # when a folder was looked over last, and what it held
 
 
-def watch(model: Any) -> Any:
+def watch(model: Any, is_part: bool = False) -> Any:
     """Have a model among the metrics, its events in the file that it is configured for, and the endpoint opened if it is to be.
-    Returns the model."""
+    What is a part of one that its user has is told with that one, which counts its calls. Returns the model."""
     inner = getattr(model, "_hotfuse", model)  # of a compiled module, what stands behind it
     config, name = inner.config, _name_of(inner)
-    watched = _Watched(inner, name)
+    watched = _Watched(inner, name, is_part)
     with _LOCK:
         _let_go()
         _WATCHED.append(watched)
@@ -144,7 +144,7 @@ def models() -> list[Any]:
     """What is watched and still there, oldest first."""
     with _LOCK:
         _let_go()
-        return [model for watched in _WATCHED if (model := watched.model) is not None]
+        return [model for watched in _WATCHED if not watched.is_part and (model := watched.model) is not None]
 
 
 def metrics_text() -> str:
@@ -156,7 +156,7 @@ def collect() -> list[Family]:
     """What there is to say now."""
     with _LOCK:
         _let_go()
-        alive = [(watched.name, model) for watched in _WATCHED if (model := watched.model) is not None]
+        alive = [(watched, model) for watched in _WATCHED if (model := watched.model) is not None]
         totals = {name: Totals() for name in dict.fromkeys((*_GONE, *(watched.name for watched in _WATCHED)))}
         for name, gone in _GONE.items():
             totals[name].add(gone)
@@ -180,12 +180,13 @@ def _counters(totals: Mapping[str, Totals]) -> Iterable[Family]:
         yield _family(f"{counter}_total", "counter", help, rows)
 
 
-def _gauges(alive: Iterable[tuple[str, Any]]) -> Iterable[Family]:
+def _gauges(alive: Iterable[tuple[_Watched, Any]]) -> Iterable[Family]:
     from hotfuse.runtime.subgraph import code_of
 
     models, kernels, code, arenas = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    for name, model in alive:
-        models[name] += 1
+    for watched, model in alive:
+        name = watched.name
+        models[name] += not watched.is_part
         for executor in _executors_of(model):
             kernels[name] += executor.kernels
             code[name] += code_of(executor)

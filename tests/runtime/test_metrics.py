@@ -24,6 +24,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import parser
 from prometheus_client.parser import text_string_to_metric_families
 
 import hotfuse
@@ -95,6 +96,18 @@ def test_what_models_did_is_told() -> None:
     assert found["hotfuse_kernels"]["native",] == native.kernels > 0
     assert found["hotfuse_code_bytes"]["native",] > 0 == found["hotfuse_code_bytes"]["plain",]
     assert found["hotfuse_compiled_here_total"][()] >= 1
+
+
+def test_calls_that_feed_initializers_are_counted_with_the_others() -> None:
+    proto = parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+        fed (float[2, 3] x, float[3] w) => (float[2, 3] y) <float[3] w = {1, -9, 1}> { y = Add(x, w) }""")
+    session = hotfuse.load(proto, tier=0)
+    for feeds in ({"x": X}, {"x": X, "w": X[0]}, {"x": X, "w": X[0]}):
+        session.run(None, feeds)
+    found = read(hotfuse.metrics())
+    assert found["hotfuse_calls_total"] == {("fed", "0"): 3}
+    assert found["hotfuse_models"] == {("fed",): 1}
+    assert [m for m in hotfuse.models() if m.graph.name == "fed"] == [session]
 
 
 def test_a_compiled_module_is_counted_by_who_answered() -> None:
