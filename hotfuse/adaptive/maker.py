@@ -1,5 +1,5 @@
-"""Maker: has kernels built and proved for a subject: the cache is asked, then a worker process, then, where none can be
-started, a thread of this one.
+"""Maker: has kernels built and proved for a subject: the cache is asked, then a worker process, another one if that is
+lost, then, where none can be started, a thread of this one.
 
 State: the pool, once something had to be built; digests of the weights, until they change; which builds were found in the
 cache, and those of them that nobody asked for yet.
@@ -26,11 +26,14 @@ from hotfuse.runtime.cache import open_cache
 if TYPE_CHECKING:
     from hotfuse.runtime.build import Sizes
     from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
-    from hotfuse.runtime.workers import Job, Pool
+    from hotfuse.runtime.workers import Executor, Job
 
 LARGE_BYTES = 1 << 24  # of weights: a call takes milliseconds
 KNOWN, ASKED = "known", "asked"
-NO_PROCESS = "start"  # the cause of an error: `runtime.child.START`, which is not imported before something is built
+# causes of errors: START and DIED of `runtime.child`, which is not imported before something is built
+NO_PROCESS, LOST = "start", "died"
+
+Finish = Callable[[Any], None]
 
 
 def may_find(config: Config) -> bool:
@@ -72,7 +75,7 @@ class Maker:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._pool: Pool | None = None
+        self._pool: Executor | None = None
         self._digests: Mapping[str, str] = {}
         self.era = 0  # how often weights changed
         self._found: dict[Target, BuildReply] = {}
@@ -126,7 +129,11 @@ class Maker:
             from hotfuse.runtime.build_jobs import build_job
         others = min(self._open_pool().size, subject.config.workers) - 1
         label, helped = f"{subject.name}: {target}", replace(request, helpers=others)
-        self.submit(build_job(label, lambda: helped, _or_here(done, here), subject.config, submit=self.submit))
+
+        def begin(finish: Finish) -> None:
+            self.submit(build_job(label, lambda: helped, finish, subject.config, submit=self.submit))
+
+        _begin(begin, _or_here(done, here))
 
     def prove(
         self, target: Target, request: ProveRequest, sampled: bool, done: Callable[[ProveReply | BaseException], None]
@@ -154,8 +161,11 @@ class Maker:
         with imports(self.pace()):
             from hotfuse.runtime.build_jobs import prove_job
         label = f"{subject.name}: proof of {target}"
-        finish = _or_here(done, here)
-        self.submit(prove_job(label, lambda: asked, subject.weight, finish, subject.config, part=subject.weight_part))
+
+        def begin(finish: Finish) -> None:
+            self.submit(prove_job(label, lambda: asked, subject.weight, finish, subject.config, part=subject.weight_part))
+
+        _begin(begin, _or_here(done, here))
         return ASKED
 
     def keep(self, era: int, asked: ProveRequest, reply: ProveReply) -> Iterator[None]:
@@ -199,7 +209,7 @@ class Maker:
 
         self._open_pool().submit(replace(job, finish=finish, waits=waits))
 
-    def _open_pool(self) -> Pool:
+    def _open_pool(self) -> Executor:
         if self._pool is None:
             from hotfuse.runtime.build_pool import build_pool
 
@@ -207,7 +217,19 @@ class Maker:
         return self._pool
 
 
-def _or_here(done: Callable[[Any], None], here: Callable[[], Any]) -> Callable[[Any], None]:
+def _begin(begin: Callable[[Finish], None], done: Finish) -> None:
+    """Begin a job, and once more where who worked on it is lost: it may have been killed for what others did."""
+
+    def finish(result: Any) -> None:
+        if isinstance(result, WorkerError) and result.cause == LOST:
+            begin(done)
+        else:
+            done(result)
+
+    begin(finish)
+
+
+def _or_here(done: Finish, here: Callable[[], Any]) -> Finish:
     """Hand on a result; where there is none because no process can be started, a thread makes it."""
 
     def work() -> None:

@@ -24,9 +24,9 @@ from hotfuse.hardware.machine import usable_memory_bytes
 from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 
-Kind = Literal["build", "prove", "help", "audit", "reproduce", "tune", "train", "calibrate"]
+Kind = Literal["build", "prove", "help", "audit", "reproduce", "train"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PATIENT: tuple[Kind, ...] = ("audit", "reproduce", "tune", "train", "calibrate")  # what no call gets faster by
+PATIENT: tuple[Kind, ...] = ("audit", "reproduce", "train")  # what no call gets faster by
 AGE_S = 5.0
 WINDOW_S = 0.5  # between looks at the cores: Linux counts in hundredths
 CORES, CROWDED, MEMORY = "cores", "crowded", "memory"  # causes of waiting

@@ -77,6 +77,21 @@ class Jobs(Protocol):
     def get(self, *, timeout: float | None = None) -> Job | None: ...
 
 
+class Executor(Protocol):
+    """Where jobs are done. A `Pool` has processes of this machine; others may have other machines: a request is bytes, and so
+    is its answer, which `build_worker.answer` knows how to give. Every job that is submitted is finished once, whatever happens
+    to who works on it."""
+
+    size: int  # jobs that may be worked on at once
+
+    def submit(self, job: Job) -> None: ...
+
+    @property
+    def unfinished(self) -> tuple[str, ...]: ...
+
+    def close(self) -> None: ...
+
+
 def is_death(result: Any) -> bool:
     """Whether what a job was given instead of an answer cost its process its life."""
     return isinstance(result, WorkerError) and result.cause in DEADLY

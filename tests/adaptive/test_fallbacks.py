@@ -17,8 +17,10 @@ from hotfuse.adaptive import audits, session_subject
 from hotfuse.adaptive.session_subject import SessionSubject
 from hotfuse.errors import WorkerError
 from hotfuse.fusion.engine import Engine
-from hotfuse.runtime import build_jobs
+from hotfuse.runtime import build_jobs, build_pool, build_worker
+from hotfuse.runtime.child import DIED
 from hotfuse.runtime.session import Session
+from hotfuse.runtime.workers import Job
 from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
 from tests.adaptive.waiting import in_vain
 
@@ -38,6 +40,47 @@ def test_where_no_process_can_be_started_a_thread_builds_and_proves(tmp_path: Pa
         serve(session, lambda: is_fused(session))
         assert session.kernels
         serve(session, lambda: True)
+
+
+class Elsewhere:
+    """An executor of another kind: what it is asked goes as bytes to whoever answers it, here a thread for each job. Who works
+    on the first jobs is lost."""
+
+    size = 2
+
+    def __init__(self, losses: int) -> None:
+        self.labels: list[str] = []
+        self._losses = losses
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+    def submit(self, job: Job) -> None:
+        self.labels.append(job.label)
+        threading.Thread(target=self._work, args=(job, len(self.labels) <= self._losses), daemon=True).start()
+
+    def _work(self, job: Job, is_lost: bool) -> None:
+        try:
+            if is_lost:
+                raise WorkerError("the machine that worked on it went away", DIED)
+            job.finish(job.read(build_worker.answer(job.make(), job.serve or bytes)))
+        except BaseException as error:
+            job.finish(error)
+
+
+@pytest.mark.parametrize("losses", [0, 1])
+def test_another_executor_does_what_the_pool_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: int) -> None:
+    """Whoever takes requests and brings answers will do, and no job is lost with who worked on it."""
+    executor = Elsewhere(losses)
+    monkeypatch.setattr(build_pool, "build_pool", lambda config: executor)
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache")) as session:
+        serve(session, lambda: is_fused(session))
+        assert len(executor.labels) >= 2 + losses
+        assert len(session.events.of("worker.died")) == losses
 
 
 def test_a_planner_that_fails_leaves_the_rules_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ EVIDENCE = {
 
 
 ALL_AT_ONCE = list(EVIDENCE)[-1:]
+NEVER_PUBLISHED = ("tier0-only", "fail-compile-every-1")  # of two jobs one comes through, the second time at the latest
 
 
 def test_every_mode_is_tried() -> None:
@@ -49,7 +50,7 @@ def check(found: Outcome, stress: str) -> None:
     assert found.calls >= 60
     if wanted:
         assert events.get(wanted), events
-    if wanted != PUBLISHED:
+    if stress in NEVER_PUBLISHED:
         assert not events.get(PUBLISHED), events
 
 
