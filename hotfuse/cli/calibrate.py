@@ -259,6 +259,6 @@ def model_rows(calibration: Calibration, trained: Sequence[TrainReply]) -> list[
             if found is not None:
                 error, rank = f"{found.median_error * 100:.1f} %", f"{found.rank_correlation:.3f}"
                 rows.append((f"{name}: median error, rank correlation on {found.samples} held out", f"{error}, {rank}"))
-                if subject.are_ratios:
+                if found.right is not None:
                     rows.append((f"{name}: right whether to fuse, of {found.decided} beyond doubt", f"{found.right:.1%}"))
     return rows

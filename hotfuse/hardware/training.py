@@ -30,7 +30,7 @@ class Quality:
     median_error: float
     rank_correlation: float
     samples: int
-    right: float = 1.0
+    right: float | None = None  # nobody can say where all were in doubt
     decided: int = 0  # samples for which there was no doubt
 
 
@@ -91,5 +91,5 @@ def quality(predicted_s: Array, seconds: Array, spread: Array | None = None) -> 
     if spread is None:
         return Quality(float(np.median(errors)), correlation, len(seconds))
     decided = np.abs(seconds - 1) > np.maximum(spread, LEAST_SPREAD)
-    right = float(((predicted_s < 1) == (seconds < 1))[decided].mean()) if decided.any() else 1.0
+    right = float(((predicted_s < 1) == (seconds < 1))[decided].mean()) if decided.any() else None
     return Quality(float(np.median(errors)), correlation, len(seconds), right, int(decided.sum()))

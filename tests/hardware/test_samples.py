@@ -16,6 +16,7 @@ from hotfuse.hardware.forest import read_forest
 from hotfuse.hardware.pairs import PAIR_FEATURES, SAME
 from hotfuse.hardware.retrain import LEAST, TrainRequest, train_here
 from hotfuse.hardware.samples import HELD_OUT, Samples, make_samples, no_samples, read_samples, write_samples
+from hotfuse.hardware.training import quality
 
 
 def drawn(sources: Iterable[int], noise: float = 0.01) -> Samples:
@@ -145,6 +146,13 @@ def test_of_ratios_it_is_told_how_often_the_choice_is_right() -> None:
         found = found + make_samples(rows, np.ones(10), list(ratios), [0.02] * 10, source)
     after = train_here(TrainRequest(found, PAIR_FEATURES, are_ratios=True)).after
     assert after is not None
+    assert after.right is not None
     assert after.right > 0.85
     fuses = (found.rows[:, same] == 0).all(1) & found.is_held_out
     assert 0 < after.decided <= fuses.sum()
+
+
+def test_where_all_were_in_doubt_nobody_was_right() -> None:
+    ones = np.ones(5)
+    assert quality(1.1 * ones, 1.05 * ones, 0.1 * ones).right is None
+    assert quality(1.1 * ones, 1.05 * ones, 0.01 * ones).right == 1.0
