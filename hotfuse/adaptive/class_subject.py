@@ -14,12 +14,11 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Audited
+from hotfuse.adaptive.subject import Array, Audited
 from hotfuse.errors import ExecutionError
 from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace
@@ -28,7 +27,8 @@ from hotfuse.runtime.torch_class import ServedClass
 from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call
-from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
+from hotfuse.runtime.torch_trial import keep_leaves
+from hotfuse.runtime.turns import Duel, Judged, Report, Shadow, Timed
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -90,13 +90,8 @@ class ClassSubject:
         self.forget_prepared()
 
     def _take(self, call: Call) -> _Taken | None:
-        program = self._captured.runner.captured
-        tensors = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
-        if sum(t.numel() * t.element_size() for t in tensors) > SAMPLE_BYTES:
-            return None
-        leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
-        given = [_as_array(leaves[place]) for place in program.input_leaves]
-        return _Taken(leaves, dict(zip(program.graph.inputs, given, strict=True)))
+        leaves = keep_leaves(call)
+        return None if leaves is None else _Taken(leaves, self._captured.inputs(leaves))
 
     # what the controller asks, in the background
 
@@ -151,12 +146,12 @@ class ClassSubject:
 
     def shadow(self, candidate: ServedClass, form: Hashable | None, report: Report) -> None:
         if candidate.proven:  # trials are off
-            report(True, "")
+            report(Judged())
             return
 
-        def told(ok: bool, reason: str) -> None:
+        def told(judged: Judged) -> None:
             self._serving.special = None
-            report(ok, reason)
+            report(judged)
 
         self._serving.special = Shadow(candidate, form, told, self.controller.later)
 
@@ -176,11 +171,11 @@ class ClassSubject:
         if serving is self._captured:
             return
 
-        def told(ok: bool, reason: str) -> None:
+        def told(judged: Judged) -> None:
             serving.special = None
-            if not ok:
+            if judged.reason:
                 self.publish(None)
-            report(form, reason, 0.0)
+            report(form, judged, 0.0)
 
         serving.special = Shadow(serving, form, told, self.controller.later)
 
@@ -197,10 +192,3 @@ class ClassSubject:
             if self._family.open and chosen is not self._serving:
                 self._table.replace(self._serving, chosen)
             self._serving = chosen
-
-
-def _as_array(leaf: Any) -> Any:
-    """A leaf as the graph's input: sizes stay numbers."""
-    if isinstance(leaf, torch.Tensor):
-        return to_numpy(leaf)
-    return leaf if isinstance(leaf, int) and not isinstance(leaf, bool) else np.asarray(leaf)

@@ -57,7 +57,7 @@ from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target, form_of
 from hotfuse.adaptive.watch import Watch
 from hotfuse.right_of_way import RIGHT_OF_WAY
-from hotfuse.runtime.turns import Times
+from hotfuse.runtime.turns import Judged, Times
 from hotfuse.stress import parse
 
 FORMS = 256  # that are known by their texts
@@ -213,8 +213,6 @@ class Controller:
             return
         if not isinstance(event, Called | Spotted | Queue | Tick):
             self._note(event)
-        if isinstance(event, Shadowed) and not event.ok:
-            self._making.was_wrong(event.target, event.reason)
         if isinstance(event, BuildFailed):
             self._learning.lost(event.target, event.now_s)
         before = self._state.memory
@@ -297,13 +295,19 @@ class Controller:
     # from a candidate to what serves
 
     def _shadow(self, decision: Shadow) -> None:
-        target, attempt = decision.target, decision.attempt
+        target = decision.target
 
-        def report(ok: bool, reason: str) -> None:
-            self._background.post(lambda: self._told(Shadowed(time.monotonic(), target, attempt, ok, reason)))
+        def report(judged: Judged) -> None:
+            self._background.post(lambda: self._shadowed(decision, judged))
 
         candidate = self._lineup.candidate((*self._lineup.serving, target))
         self._subject.shadow(candidate, self._making.form(target), report)
+
+    def _shadowed(self, decision: Shadow, judged: Judged) -> None:
+        target, reason = decision.target, judged.reason
+        if reason and not self._closed:
+            self._making.was_wrong(target, reason, judged.inputs)
+        self._told(Shadowed(time.monotonic(), target, decision.attempt, not reason, reason))
 
     # while it serves
 
@@ -323,15 +327,15 @@ class Controller:
         self._audits.ask(time.monotonic())
         audited = self._lineup.serving
 
-        def report(form: Hashable, reason: str, cost_s: float) -> None:
-            self._background.post(lambda: self._audited(audited, form, reason, cost_s))
+        def report(form: Hashable, judged: Judged, cost_s: float) -> None:
+            self._background.post(lambda: self._audited(audited, form, judged, cost_s))
 
         self._subject.audit(self._making.submit, report)
 
-    def _audited(self, audited: tuple[Target, ...], form: Hashable, reason: str, cost_s: float) -> None:
+    def _audited(self, audited: tuple[Target, ...], form: Hashable, judged: Judged, cost_s: float) -> None:
         """An answer agreed with the original's, or did not. What answered it is then wrong, and all that stands beside it is
         proved again."""
-        now_s = time.monotonic()
+        now_s, reason = time.monotonic(), judged.reason
         self._audits.done(now_s, cost_s)
         self._subject.events.emit("audit.failed" if reason else "audit.passed", str(form), reason, cost_s=cost_s)
         if not reason:
@@ -343,5 +347,8 @@ class Controller:
         live = self._state.find(blamed)
         self._subject.publish(None)
         if live is not None:
-            self._tell(Shadowed(now_s, blamed, live.attempt, False, f"an audit found that {reason}"))
+            why = f"an audit found that {reason}"
+            if not self._closed:
+                self._making.was_wrong(blamed, why, judged.inputs)
+            self._tell(Shadowed(now_s, blamed, live.attempt, False, why))
         self._tell(Changed(now_s, f"an audit of {form} failed: {reason}"))

@@ -57,11 +57,12 @@ KILLED = ("died", "memory")  # causes of errors: of a proof they speak against i
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A target whose answer to a call of some form was wrong."""
+    """A target whose answer to a call was wrong: the inputs of that call, or its form where these could not be kept."""
 
     made: Made
     form: Hashable | None
     reason: str
+    inputs: Mapping[str, Array] | None
 
 
 class Making:
@@ -146,16 +147,20 @@ class Making:
         """Put nothing into the cache any more."""
         self._keeping.clear()
 
-    def was_wrong(self, target: Target, reason: str) -> None:
-        """An answer of a target was. It is written down as soon as there is a call to show it on."""
+    def was_wrong(self, target: Target, reason: str, inputs: Mapping[str, Array] | None) -> None:
+        """An answer of a target was, to these inputs. It is written down; without them, as soon as there is a call to show it
+        on."""
         made = self._lineup.made.get(target)
         if made is not None:
-            self._evidence = Evidence(made, self.form(target), reason)
+            self._evidence = Evidence(made, self.form(target), reason, inputs)
+            self._write_evidence()
 
     def _write_evidence(self) -> None:
         evidence = self._evidence
-        inputs = None if evidence is None else self._subject.sample(evidence.form)
-        if evidence is not None and inputs is not None:
+        if evidence is None:
+            return
+        inputs = self._subject.sample(evidence.form) if evidence.inputs is None else evidence.inputs
+        if inputs is not None:
             self._evidence = None
             self._maker.reproduce(evidence.made.target, self._request(evidence.made, inputs), None, evidence.reason)
 

@@ -16,7 +16,7 @@ import numpy as np
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.subject import SAMPLE_BYTES, Array, Audited
+from hotfuse.adaptive.subject import Array, Audited
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
@@ -26,7 +26,7 @@ from hotfuse.runtime.difference import difference
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
-from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
+from hotfuse.runtime.turns import SAMPLE_BYTES, Duel, Judged, Report, Shadow, Timed
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -129,11 +129,15 @@ class SessionSubject:
         self._shadow = self._duel = self._attached = self._audit = None
 
     def _copied(self, given: Sequence[Any]) -> dict[str, Array] | None:
-        copies = _copies(given, ())
-        if copies is None:
+        copied = self._named(given)
+        if copied is None:
             self._refuse(given)
-            return None
-        return dict(zip(self._session.graph.inputs, copies[0], strict=True))
+        return copied
+
+    def _named(self, given: Sequence[Any]) -> dict[str, Array] | None:
+        """Copies of a call's inputs, by name; None if they are no arrays, or too large."""
+        copies = _copies(given, ())
+        return None if copies is None else dict(zip(self._session.graph.inputs, copies[0], strict=True))
 
     def _refuse(self, given: Sequence[Any]) -> None:
         """Say why calls prove nothing. Once: all of them may be so."""
@@ -227,10 +231,10 @@ class SessionSubject:
             if self._shadow is None:  # what was asked for meanwhile comes first
                 self.shadow(shadow.candidate, shadow.form, shadow.report)
         except Exception as error:
-            shadow.report(False, f"{type(error).__name__}: {error}")
+            shadow.report(Judged(f"{type(error).__name__}: {error}", self._named(given)))
         else:
             reason = difference([signature.name for signature in self._session.outputs], results, own)
-            shadow.report(not reason, reason)
+            shadow.report(Judged(reason, self._named(given) if reason else None))
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
         session = self._session
@@ -253,9 +257,9 @@ class SessionSubject:
         def finish(reply: AuditReply | BaseException) -> None:
             self.release_weights()
             if isinstance(reply, AuditReply):
-                report(form, reply.reason, reply.cpu_s)
+                report(form, Judged(reply.reason, self._named(given) if reply.reason else None), reply.cpu_s)
             else:
-                report(form, "", 0.0)  # nobody looked: that says nothing
+                report(form, Judged(), 0.0)  # nobody looked: that says nothing
                 session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
 
         label = f"{self.name}: audit"

@@ -17,7 +17,7 @@ from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.pace import Pace
-from hotfuse.runtime.turns import Report, Timed
+from hotfuse.runtime.turns import Judged, Report, Timed
 from hotfuse.stress import parse
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
     Kernels = Mapping[TileProgram, Kernel]
 
-SAMPLE_BYTES = 1 << 28  # inputs that are larger are not copied, and nothing is proved on them
-
 Array = np.ndarray[Any, Any]
-Audited = Callable[[Hashable, str, float], None]  # the form of the call; in what the answers differ, or ""; what it cost
+Audited = Callable[[Hashable, Judged, float], None]  # the form of the call; what came of it; what it cost
 
 
 class Subject(Protocol):

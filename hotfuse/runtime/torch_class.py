@@ -10,12 +10,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.frontends.torch_program import CapturedProgram
 from hotfuse.frontends.torch_record import make_builder
+from hotfuse.frontends.torch_tensor import to_numpy
 from hotfuse.pace import Pace, hurry
 from hotfuse.runtime.torch_call import has_form
 from hotfuse.runtime.torch_guard import Call, CallGuard, Miss
@@ -73,6 +75,12 @@ class ServedClass:
         """The module's tensors by the names that the captured graph has for them, or why they are not those."""
         tensors = self._live.read()
         return tensors if isinstance(tensors, str) else dict(zip(self._live.names, tensors, strict=True))
+
+    def inputs(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """What the captured graph takes of a call's leaves, by name, in the same memory."""
+        program = self.runner.captured
+        given = [_as_array(leaves[place]) for place in program.input_leaves]
+        return dict(zip(program.graph.inputs, given, strict=True))
 
     def with_kernels(self, build: Build, kernels: Kernels, like: ServedClass) -> ServedClass:
         """The same class, answered by the kernels of a build. What was prepared for another one of the same form is shared."""
@@ -167,6 +175,13 @@ class ServedClass:
         if forms and not all(has_form(tensors[self._live.names.index(form.name)], form) for form in forms):
             return "a weight that is returned has other strides or wants gradients now"
         return ""
+
+
+def _as_array(leaf: Any) -> Any:
+    """A leaf as the graph's input: sizes stay numbers."""
+    if isinstance(leaf, torch.Tensor):
+        return to_numpy(leaf)
+    return leaf if isinstance(leaf, int) and not isinstance(leaf, bool) else np.asarray(leaf)
 
 
 def _memory(tensor: torch.Tensor) -> int:

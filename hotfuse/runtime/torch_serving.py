@@ -16,7 +16,7 @@ State of a `Member`: counts of calls, and the members for submodules, which it m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ from hotfuse.runtime.torch_count import note_answer
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call, Miss, bypass, read_call
 from hotfuse.runtime.torch_parts import Parts
-from hotfuse.runtime.turns import Shadow
+from hotfuse.runtime.turns import Judged, Shadow
 from hotfuse.stress import parse
 
 if TYPE_CHECKING:
@@ -237,24 +237,25 @@ class Member:
 
     def _shadow(self, shadow: Shadow, call: Call, eager: Callable[[], Any]) -> _Own | Miss:
         """The module's own answer to a call that a candidate answers, too; whether they are alike is told to who asked."""
-        from hotfuse.runtime.torch_trial import can_wait, own_answer
+        from hotfuse.runtime.torch_trial import can_wait, keep_leaves, own_answer
 
         if shadow.later is not None and can_wait(shadow.candidate):
             own = own_answer(eager)
             if shadow.claim():
                 self._shadow_later(shadow, call, own, shadow.later)
             return _Own(own, agreed=False)
+        leaves = keep_leaves(call)
         try:
             trial = _begin_trial(shadow.candidate, call)
         except HotfuseError as error:
-            shadow.report(False, str(error))
+            shadow.report(_wrong(shadow, _told(error), leaves))
             return Miss("")
         if isinstance(trial, Miss):
             return trial
         own, difference = trial.judge(eager)
         if difference:
             self.captures.kept.disown(shadow.candidate.runner.captured)
-        shadow.report(not difference, difference)
+        shadow.report(_wrong(shadow, difference, leaves) if difference else Judged())
         return _Own(own, agreed=False)
 
     def _shadow_later(self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None]) -> None:
@@ -268,18 +269,18 @@ class Member:
                 with beside_calls():
                     difference = seen.judge(shadow.candidate)
             except HotfuseError as error:
-                difference = str(error)
+                difference = _told(error)
             if difference is None:
                 shadow.release()
                 return
             if difference:
                 self.captures.kept.disown(shadow.candidate.runner.captured)
-            shadow.report(not difference, difference)
+            shadow.report(_wrong(shadow, difference, seen.call.leaves) if difference else Judged())
 
         try:
             seen = witness(shadow.candidate, call, own)
         except CaptureError as error:
-            shadow.report(False, str(error))
+            shadow.report(Judged(_told(error)))
             return
         later(judge)
 
@@ -321,6 +322,16 @@ class Member:
 
 
 _NOTHING = Miss("nothing captured fits this call")
+
+
+def _wrong(shadow: Shadow, difference: str, leaves: Sequence[Any] | None) -> Judged:
+    """A candidate answered a call with these leaves otherwise."""
+    return Judged(difference, None if leaves is None else shadow.candidate.inputs(leaves))
+
+
+def _told(error: Exception) -> str:
+    """What an error says; never nothing, which would mean that all is well."""
+    return str(error) or type(error).__name__
 
 
 class _Answer(NamedTuple):

@@ -22,6 +22,7 @@ from hotfuse.records import dataclass
 from hotfuse.runtime.torch_count import uncounted
 from hotfuse.runtime.torch_guard import Call, Miss
 from hotfuse.runtime.torch_route import unrouted
+from hotfuse.runtime.turns import SAMPLE_BYTES
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
@@ -82,6 +83,13 @@ def witness(served: ServedClass, call: Call, own: Any) -> Witnessed:
     leaves, form = take_apart(own)
     copied = call._replace(leaves=list(map(_copy, call.leaves)))
     return Witnessed(copied, list(map(_copy, leaves)), form, served.state_of_weights())
+
+
+def keep_leaves(call: Call) -> list[Any] | None:
+    """Copies of a call's leaves, before anybody changes them; None where they are too large."""
+    if sum(t.numel() * t.element_size() for t in call.leaves if isinstance(t, torch.Tensor)) > SAMPLE_BYTES:
+        return None
+    return list(map(_copy, call.leaves))
 
 
 def own_answer(eager: Callable[[], Any]) -> Any:

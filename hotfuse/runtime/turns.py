@@ -9,7 +9,7 @@ State: of a duel the times so far, and whose turn it is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -17,9 +17,19 @@ from hotfuse.records import dataclass
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
 LONG_ROW = 18  # of which half count: two rows are enough
+SAMPLE_BYTES = 1 << 28  # of a call's values: what is larger is not copied, and nothing is proved on it
 
-Report = Callable[[bool, str], None]  # whether a shadowed call agreed, or why not
+Report = Callable[["Judged"], None]
 Timed = Callable[["Times"], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What came of a call that the original answered and another, too: in what they differ, "" if they agree; and where they do
+    not, the call's inputs by name, nobody's but ours, if these can be had."""
+
+    reason: str = ""
+    inputs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ import pytest
 import torch
 
 import hotfuse
+from hotfuse.adaptive import audits
+from hotfuse.adaptive.maker import Maker
 from hotfuse.runtime.torch_module import controls
+from hotfuse.runtime.torch_trial import Witnessed
 from tests.adaptive.waiting import in_vain
 
 torch.manual_seed(0)
@@ -164,4 +167,35 @@ def test_kernels_that_become_wrong_are_found_by_an_audit(tmp_path: Path) -> None
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     assert calls <= 1000
     assert events.of("tier.quarantine")
+    fast.close()
+
+
+@pytest.mark.parametrize("found_by", ["shadow", "audit"])
+def test_a_call_that_was_answered_otherwise_is_what_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_by: str
+) -> None:
+    """Not the call that something was proved on."""
+    asked: list[Any] = []
+    monkeypatch.setattr(Maker, "reproduce", lambda self, target, proof, unit, reason: asked.append(proof.inputs))
+    monkeypatch.setattr(audits, "CALLS", 1)
+    judge = Witnessed.judge
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", tier=1, fuel=1, trial=True)
+    events, other = controls(fast).events, torch.randn(192, 512)
+
+    def judge_otherwise(self: Any, served: Any) -> str | None:
+        is_other = torch.equal(self.call.leaves[0], other)
+        return "output 0: planted" if is_other else None if found_by == "shadow" else judge(self, served)
+
+    monkeypatch.setattr(Witnessed, "judge", judge_otherwise)
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.shadow" if found_by == "shadow" else "tier.publish"))
+        deadline = time.monotonic() + 60
+        while not events.of("tier.quarantine"):
+            assert time.monotonic() < deadline, in_vain(events)
+            torch.testing.assert_close(fast(other), model(other), rtol=1e-4, atol=1e-5)
+            time.sleep(0.005)
+    assert bool(events.of("audit.failed")) == (found_by == "audit"), in_vain(events)
+    (inputs,) = asked
+    assert [np.array_equal(value, other.numpy()) for value in inputs.values()] == [True]
     fast.close()

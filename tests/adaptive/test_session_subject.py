@@ -33,7 +33,7 @@ from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.session import Session
-from hotfuse.runtime.turns import Duel, Shadow
+from hotfuse.runtime.turns import Duel, Judged, Shadow
 from tests.adaptive.waiting import in_background, in_vain
 
 Array = np.ndarray[Any, Any]
@@ -314,14 +314,14 @@ def test_a_defect_of_the_observer_fails_no_call(session: Session, monkeypatch: p
 
 
 def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[tuple[bool, str]] = []
+    reports: list[Judged] = []
     subject: Any = session.observer
     candidate = session.serving(Executor(session.plan, NUMPY, session.config), 1, "candidate")
 
-    def told(answer: Any) -> list[tuple[bool, str]]:
+    def told(answer: Any) -> list[Judged]:
         reports.clear()
         monkeypatch.setattr(candidate.executor, "run", answer)
-        subject.shadow(candidate, None, lambda ok, reason: reports.append((ok, reason)))
+        subject.shadow(candidate, None, reports.append)
         session.run(None, {"x": feed()})
         in_background(lambda: None)  # what was posted before it is done
         return reports
@@ -333,29 +333,33 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
         return run
 
     original = session.base.executor.run
-    assert told(original) == [(True, "")]
+    (right,) = told(original)
+    assert (right.reason, right.inputs) == ("", None)
     assert told(fail(DimError("other sizes"))) == []
     assert subject._shadow.candidate is candidate  # the next call may do
     late, subject._shadow = subject._shadow, "another"
     subject._judge(late, [feed()], [feed()])
     assert subject._shadow == "another"  # what was asked for meanwhile stays
-    assert told(fail(ValueError("broken"))) == [(False, "ValueError: broken")]
-    ((ok, reason),) = told(lambda given: [original(given)[0] + 1])
-    assert not ok
-    assert "elements differ" in reason
+    (failed,) = told(fail(ValueError("broken")))
+    assert failed.reason == "ValueError: broken"
+    (differs,) = told(lambda given: [original(given)[0] + 1])
+    assert "elements differ" in differs.reason
+    for judged in (failed, differs):
+        assert judged.inputs is not None
+        assert np.array_equal(judged.inputs["x"], feed())
 
 
 def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
     """Nor the other way round: whoever asked would wait for ever."""
     subject: Any = session.observer
     form = (feed().shape,)
-    subject.shadow(session.base, form, lambda ok, reason: None)
+    subject.shadow(session.base, form, lambda judged: None)
     subject.duel(form, None, lambda times: None)
     assert isinstance(subject._special(form), Shadow)
     assert subject._special("another form") is None
     subject._shadow = None
     assert isinstance(subject._special(form), Duel)
-    subject.shadow(session.base, form, lambda ok, reason: None)
+    subject.shadow(session.base, form, lambda judged: None)
     assert subject._duel is not None
     subject.publish(None)
     assert subject._special(form) is None

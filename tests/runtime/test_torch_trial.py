@@ -59,7 +59,7 @@ def test_in_place_and_random_calls_are_judged_at_once() -> None:
 
 
 def test_one_call_is_taken_for_a_shadow() -> None:
-    shadow = Shadow(None, None, lambda ok, reason: None)
+    shadow = Shadow(None, None, lambda judged: None)
     assert shadow.takes("any")
     assert [shadow.claim(), shadow.claim()] == [True, False]
     assert not shadow.takes("any")
