@@ -175,7 +175,7 @@ class ClassSubject:
             serving.special = None
             if judged.reason:
                 self.publish(None)
-            report(form, judged, 0.0)
+            report(form, judged)
 
         serving.special = Shadow(serving, form, told, self.controller.later)
 

@@ -76,7 +76,7 @@ class Controller:
         self._audits = Audits()
         self.watch = Watch(background.post)
         self._learning = Learning(subject)
-        self._unseen_s = 0.0
+        self._unseen, self._unseen_s = 0, 0.0  # calls that fused kernels answered, and seconds of all
         self._posted = self._closed = False
         self._forms: dict[str, Hashable] = {}
         self.baked_calls: Counter[str] = Counter()  # by the text of a target, as far as calls were looked at
@@ -100,6 +100,11 @@ class Controller:
         return objection(state, Generic()) or ("it is being closed" if self._closed else "they are begun with the next look")
 
     @property
+    def awaits_audit(self) -> bool:
+        """Whether what serves was never audited. Called by any thread."""
+        return self._audits.first > 0
+
+    @property
     def serving(self) -> tuple[Target, ...]:
         return self._lineup.serving
 
@@ -109,7 +114,8 @@ class Controller:
         """Calls of a form were answered by a tier, one of them in so many seconds. Called by any thread."""
         self._tally.note(form, tier, seconds, count)
         self._unseen_s += seconds
-        if self._unseen_s > LOOK_S and not self._posted:
+        self._unseen += count if tier else 0
+        if (self._unseen_s > LOOK_S or 0 < self._audits.first <= self._unseen) and not self._posted:
             self._posted = True
             self._background.post(self._look)
 
@@ -150,15 +156,13 @@ class Controller:
             return
         self._subject.look_at_next()
         self._look()
-        if self._audits.is_due(now_s):
-            self._audit()
         self._drifting.tick(now_s, self.watch, self._lineup)
         if self._lineup.serving and (given := SPARE.tick(now_s)):
             self._subject.events.emit("memory.given_back", self._subject.name, bytes=given)
 
     def _look(self) -> None:
         """Tell the machine of the calls since the last look, and of the time."""
-        self._posted, self._unseen_s = False, 0.0
+        self._posted, self._unseen, self._unseen_s = False, 0, 0.0
         now_s = time.monotonic()
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
@@ -175,6 +179,8 @@ class Controller:
         self._tell(Tick(now_s))
         self._contests.begin(self._forms, self._lineup.serving, self._measured)
         self._making.go_on(self._state)
+        if self._audits.is_due(now_s) and not self._closed:
+            self._audit()
         with self._quiet:
             self._quiet.notify_all()
 
@@ -327,17 +333,17 @@ class Controller:
         self._audits.ask(time.monotonic())
         audited = self._lineup.serving
 
-        def report(form: Hashable, judged: Judged, cost_s: float) -> None:
-            self._background.post(lambda: self._audited(audited, form, judged, cost_s))
+        def report(form: Hashable, judged: Judged) -> None:
+            self._background.post(lambda: self._audited(audited, form, judged))
 
         self._subject.audit(self._making.submit, report)
 
-    def _audited(self, audited: tuple[Target, ...], form: Hashable, judged: Judged, cost_s: float) -> None:
+    def _audited(self, audited: tuple[Target, ...], form: Hashable, judged: Judged) -> None:
         """An answer agreed with the original's, or did not. What answered it is then wrong, and all that stands beside it is
         proved again."""
         now_s, reason = time.monotonic(), judged.reason
-        self._audits.done(now_s, cost_s)
-        self._subject.events.emit("audit.failed" if reason else "audit.passed", str(form), reason, cost_s=cost_s)
+        self._audits.done(now_s, judged.cost_s)
+        self._subject.events.emit("audit.failed" if reason else "audit.passed", str(form), reason, cost_s=judged.cost_s)
         if not reason:
             return
         baked = Baked(str(form))

@@ -92,8 +92,8 @@ class SessionSubject:
         elif isinstance(special, Duel):
             special.note(serving, seconds)
             session.look_at_next()
-        elif self._curious > 0:
-            self._curious -= 1
+        elif self._curious > 0 or self.controller.awaits_audit:  # nobody counts those that are not looked at
+            self._curious = max(0, self._curious - 1)
             session.look_at_next()
 
     def _give(self, shadow: Shadow, given: Sequence[Any], results: Sequence[Any]) -> None:
@@ -257,9 +257,9 @@ class SessionSubject:
         def finish(reply: AuditReply | BaseException) -> None:
             self.release_weights()
             if isinstance(reply, AuditReply):
-                report(form, Judged(reply.reason, self._named(given) if reply.reason else None), reply.cpu_s)
+                report(form, Judged(reply.reason, self._named(given) if reply.reason else None, reply.cpu_s))
             else:
-                report(form, Judged(), 0.0)  # nobody looked: that says nothing
+                report(form, Judged())  # nobody looked: that says nothing
                 session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
 
         label = f"{self.name}: audit"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Kernels = Mapping[TileProgram, Kernel]
 
 Array = np.ndarray[Any, Any]
-Audited = Callable[[Hashable, Judged, float], None]  # the form of the call; what came of it; what it cost
+Audited = Callable[[Hashable, Judged], None]  # the form of the call, and what came of it
 
 
 class Subject(Protocol):

@@ -239,32 +239,36 @@ class Member:
         """The module's own answer to a call that a candidate answers, too; whether they are alike is told to who asked."""
         from hotfuse.runtime.torch_trial import can_wait, keep_leaves, own_answer
 
+        begun_s = time.perf_counter()
         if shadow.later is not None and can_wait(shadow.candidate):
             own = own_answer(eager)
             if shadow.claim():
-                self._shadow_later(shadow, call, own, shadow.later)
+                self._shadow_later(shadow, call, own, shadow.later, begun_s)
             return _Own(own, agreed=False)
         leaves = keep_leaves(call)
         try:
             trial = _begin_trial(shadow.candidate, call)
         except HotfuseError as error:
-            shadow.report(_wrong(shadow, _told(error), leaves))
+            shadow.report(_judged(shadow, _told(error), leaves, time.perf_counter() - begun_s))
             return Miss("")
         if isinstance(trial, Miss):
             return trial
         own, difference = trial.judge(eager)
         if difference:
             self.captures.kept.disown(shadow.candidate.runner.captured)
-        shadow.report(_wrong(shadow, difference, leaves) if difference else Judged())
+        shadow.report(_judged(shadow, difference, leaves, time.perf_counter() - begun_s))
         return _Own(own, agreed=False)
 
-    def _shadow_later(self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None]) -> None:
+    def _shadow_later(
+        self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None], begun_s: float
+    ) -> None:
         """Have a candidate answer a call when its caller has gone on: together both would take twice a call's time."""
         from hotfuse.runtime.threads import beside_calls
         from hotfuse.runtime.torch_trial import witness
 
         def judge() -> None:
             Unhurried().rest()
+            again_s = time.perf_counter()
             try:
                 with beside_calls():
                     difference = seen.judge(shadow.candidate)
@@ -275,13 +279,14 @@ class Member:
                 return
             if difference:
                 self.captures.kept.disown(shadow.candidate.runner.captured)
-            shadow.report(_wrong(shadow, difference, seen.call.leaves) if difference else Judged())
+            shadow.report(_judged(shadow, difference, seen.call.leaves, spent_s + time.perf_counter() - again_s))
 
         try:
             seen = witness(shadow.candidate, call, own)
         except CaptureError as error:
             shadow.report(Judged(_told(error)))
             return
+        spent_s = time.perf_counter() - begun_s
         later(judge)
 
     def _miss(self, why: str) -> None:
@@ -324,9 +329,10 @@ class Member:
 _NOTHING = Miss("nothing captured fits this call")
 
 
-def _wrong(shadow: Shadow, difference: str, leaves: Sequence[Any] | None) -> Judged:
-    """A candidate answered a call with these leaves otherwise."""
-    return Judged(difference, None if leaves is None else shadow.candidate.inputs(leaves))
+def _judged(shadow: Shadow, difference: str, leaves: Sequence[Any] | None, cost_s: float) -> Judged:
+    """What came of a candidate's answer to a call that had these leaves."""
+    inputs = shadow.candidate.inputs(leaves) if difference and leaves is not None else None
+    return Judged(difference, inputs, cost_s)
 
 
 def _told(error: Exception) -> str:

@@ -26,10 +26,12 @@ Timed = Callable[["Times"], None]
 @dataclass(frozen=True, eq=False)
 class Judged:
     """What came of a call that the original answered and another, too: in what they differ, "" if they agree; and where they do
-    not, the call's inputs by name, nobody's but ours, if these can be had."""
+    not, the call's inputs by name, nobody's but ours, if these can be had. Then the seconds that
+    all of it took."""
 
     reason: str = ""
     inputs: Mapping[str, Any] | None = None
+    cost_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ import pytest
 
 import hotfuse
 from hotfuse.adaptive import audits
-from hotfuse.adaptive.audits import CALLS, LEAST_S, MOST_S, SHARE, Audits
+from hotfuse.adaptive.audits import CALLS, FIRST_CALLS, LEAST_S, MOST_S, SHARE, Audits
 from hotfuse.runtime.session import Session
 from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
+from tests.adaptive.waiting import in_vain
 
 
 def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> None:
@@ -27,6 +28,8 @@ def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> Non
     due.count(1)
     assert not due.is_due(LEAST_S)
     assert due.is_due(MOST_S)
+    due.ask(0.0)
+    due.done(0.0, cost_s=0.0)
     due.count(CALLS)
     assert not due.is_due(LEAST_S / 2)
     assert due.is_due(LEAST_S)
@@ -41,12 +44,49 @@ def test_an_audit_is_due_after_calls_or_time_and_only_if_it_is_paid_for() -> Non
     assert not due.is_due(1e9)
 
 
+def test_the_first_audit_of_what_serves_is_due_by_calls_alone() -> None:
+    due = Audits()
+    assert due.first == 0
+    due.restart(0.0)
+    due.count(FIRST_CALLS - 1)
+    assert not due.is_due(0.001)
+    assert due.first == 1
+    due.count(1)
+    assert due.is_due(0.001)  # however fast they are
+    due.ask(0.001)
+    due.count(10 * CALLS)
+    assert (due.first, due.is_due(0.9 * MOST_S)) == (0, False)
+    due.done(2.0, cost_s=100.0)
+    due.restart(3.0)  # other kernels: what an audit of the last ones cost is no excuse
+    assert due.first == FIRST_CALLS
+    due.count(FIRST_CALLS)
+    assert due.is_due(3.001)
+
+
+def test_a_process_that_lives_for_a_thousand_calls_has_its_kernels_audited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast they are: nobody waits for a second to pass."""
+    monkeypatch.setattr(audits, "LEAST_S", 1e9)
+    monkeypatch.setattr(audits, "MOST_S", 1e9)
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), tier=1, fuel=1) as session:
+        serve(session, lambda: is_fused(session))
+        x = feed(1)
+        for _ in range(1000):
+            session.run(None, {"x": x})
+        deadline = time.monotonic() + 30
+        while not session.events.of("audit.passed"):
+            assert time.monotonic() < deadline, in_vain(session.events)
+            time.sleep(0.01)
+
+
 def test_what_ran_on_one_thread_when_it_was_shadowed_is_audited_with_its_first_calls() -> None:
     due = Audits()
     due.restart(5.0, soon=True)
     assert not due.is_due(5.0)  # nobody has called
     due.count(1)
     assert due.is_due(5.0)
+    due.ask(5.0)
     due.done(5.1, 0.001)
     due.count(1)
     assert not due.is_due(5.2)

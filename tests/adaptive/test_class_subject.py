@@ -199,3 +199,19 @@ def test_a_call_that_was_answered_otherwise_is_what_is_written_down(
     (inputs,) = asked
     assert [np.array_equal(value, other.numpy()) for value in inputs.values()] == [True]
     fast.close()
+
+
+def test_the_first_audit_comes_within_a_thousand_calls_and_says_what_it_cost(tmp_path: Path) -> None:
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", tier=1, fuel=1)
+    events, x = controls(fast).events, torch.randn(2, 512)
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.publish"))
+        for _ in range(1000):
+            fast(x)
+    deadline = time.monotonic() + 30
+    while not events.of("audit.passed"):
+        assert time.monotonic() < deadline, in_vain(events)
+        time.sleep(0.01)
+    assert events.of("audit.passed")[0].data["cost_s"] > 0
+    fast.close()

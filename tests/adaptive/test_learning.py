@@ -32,7 +32,7 @@ from hotfuse.runtime.calibration import RATIOS, Calibration, keep_rates
 from hotfuse.runtime.planning import keep_policy, known_policy
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.threads import team_size
-from hotfuse.runtime.turns import Times
+from hotfuse.runtime.turns import Judged, Times
 from tests.adaptive.test_defusion import plant
 from tests.adaptive.test_session_subject import is_fused, lineup, rules
 from tests.adaptive.waiting import in_background, in_vain
@@ -174,7 +174,7 @@ def test_an_audit_blames_the_edit_before_what_it_edits(session: Session) -> None
     serve(session, lambda: revised(session))
     (edit,) = revised(session)
     controller: Any = session.observer.controller  # type: ignore[union-attr]
-    in_background(lambda: controller._audited(lineup(session), ((ROWS, WIDTH),), "row 3 differs", 0.0))
+    in_background(lambda: controller._audited(lineup(session), ((ROWS, WIDTH),), Judged("row 3 differs")))
     memory = controller.state.memory
     assert memory.of(edit).barred
     assert not memory.of(base(session)).barred
