@@ -310,10 +310,14 @@ class Controller:
         self._subject.shadow(candidate, self._making.form(target), report)
 
     def _shadowed(self, decision: Shadow, judged: Judged) -> None:
+        """A call was. Where more of them must agree the next one is, too."""
         target, reason = decision.target, judged.reason
         if reason and not self._closed:
             self._making.was_wrong(target, reason, judged.inputs)
         self._told(Shadowed(time.monotonic(), target, decision.attempt, not reason, reason))
+        live = self._state.find(target)
+        if live is not None and (live.attempt, live.stage) == (decision.attempt, "shadowing"):
+            self._try(decision)
 
     # while it serves
 

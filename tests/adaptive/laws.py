@@ -185,6 +185,7 @@ class Witness:
                 self.proving[decision.target] = decision.attempt
             case Shadow():
                 assert decision.target in self.proved, "only what is proved is shadowed"
+                assert decision.calls == self.rules.shadow_calls, "as many calls are shadowed as must agree"
             case Publish():
                 self._check_publish(decision)
             case Withdraw() | Retire():

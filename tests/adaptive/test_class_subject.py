@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hotfuse.adaptive import audits
 from hotfuse.adaptive.maker import Maker
 from hotfuse.runtime.torch_module import controls
 from hotfuse.runtime.torch_trial import Witnessed
-from tests.adaptive.waiting import in_vain
+from tests.adaptive.waiting import in_background, in_vain
 
 torch.manual_seed(0)
 
@@ -63,6 +64,29 @@ def test_kernels_come_by_themselves(tmp_path: Path, trial: bool) -> None:
             x = torch.randn(rows, 512)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
         assert controls(fast).root.answered == answered + 4
+    fast.close()
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_as_many_calls_are_shadowed_as_must_agree(monkeypatch: pytest.MonkeyPatch, trial: bool) -> None:
+    judged: list[Any] = []
+    judge = Witnessed.judge
+    monkeypatch.setattr(Witnessed, "judge", lambda self, served: judged.append(self) or judge(self, served))
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", trial=trial, tier=1)
+    events = controls(fast).events
+
+    def ask_for_three() -> None:
+        controller._state = replace(controller._state, rules=replace(controller._state.rules, shadow_calls=3))
+
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).family.adapted)
+        controller: Any = controls(fast).family.adapted[0].controller  # type: ignore[attr-defined]
+        in_background(ask_for_three)
+        serve(fast, model, lambda: events.of("tier.publish"), 60)
+    before = [e.kind for e in events.of("tier")]
+    assert before[: before.index("tier.publish")].count("tier.shadowed") == 3
+    assert len(judged) >= 3 * trial
     fast.close()
 
 

@@ -379,6 +379,14 @@ def lineup(session: Session) -> tuple[Target, ...]:
     return session.observer.controller._lineup.serving  # type: ignore[union-attr, no-any-return]
 
 
+def test_as_many_calls_are_shadowed_as_must_agree(session: Session) -> None:
+    rules(session, shadow_calls=3)
+    serve(session, lambda: is_fused(session), 60)
+    kinds = [e.kind.removeprefix("tier.") for e in session.events.of("tier") if e.kind != "tier.units"]
+    assert kinds[4:9] == ["shadow", "shadowed", "shadowed", "shadowed", "publish"]
+    assert "3 shadowed calls agreed" in session.events.of("tier.publish")[0].reason
+
+
 def test_a_hot_shape_gets_kernels_of_its_own(session: Session) -> None:
     rules(session, baked_gain=10.0, judge_s=1e9)
     serve(session, lambda: len(lineup(session)) > 1)
