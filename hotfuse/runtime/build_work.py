@@ -25,12 +25,14 @@ from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.objects import generator_version
 from hotfuse.runtime.proof import prove
 from hotfuse.runtime.proof_sizes import at_other_sizes, cut
+from hotfuse.runtime.recent_code import RECENT
 from hotfuse.runtime.verdict import UnitVerdict
 
 
 def build_here(asked: BuildRequest, ask_back: AskBack | None = None) -> BuildReply:
     """The build of a skeleton, and its code. Other workers help where somebody answers."""
     begun = time.thread_time()
+    RECENT.bound(asked.config.max_cache_bytes)
     shop = Foundry(host_spec(asked.config.isa), open_cache(asked.config), ask_back)
     build = _shared(shop.build(asked))
     objects = tuple(shop.objects[program] for program in build.programs)

@@ -22,6 +22,7 @@ from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.objects import kept_object, object_of
 from hotfuse.runtime.parcel import unwrap, wrap
 from hotfuse.runtime.pile import Offer, Take, Taken
+from hotfuse.runtime.recent_code import RECENT
 
 AT_ONCE = 8  # programs that are laid down together while others are lowered
 
@@ -100,6 +101,7 @@ class Foundry:
 def help_here(asked: HelpRequest, ask_back: AskBack) -> HelpReply:
     """Make code of what lies on somebody's pile, until nothing is left."""
     spec, cache = host_spec(asked.config.isa), open_cache(asked.config)
+    RECENT.bound(asked.config.max_cache_bytes)
     brought, made = Take(), 0
     while True:
         taken: Taken = unwrap(ask_back(wrap(brought)))

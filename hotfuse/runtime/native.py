@@ -21,6 +21,7 @@ from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel, kernel_of, link_kernels
 from hotfuse.runtime.memory import ArenaPool
 from hotfuse.runtime.native_binding import NativeBinder
+from hotfuse.runtime.recent_code import RECENT
 
 
 class Workshop:
@@ -29,6 +30,7 @@ class Workshop:
     def __init__(self, config: Config) -> None:
         self.spec = host_spec(config.isa)
         self._cache = open_cache(config)
+        RECENT.bound(config.max_cache_bytes)
         self.kernels: dict[TileProgram, Kernel] = {}
 
     def __call__(self, program: TileProgram) -> None:

@@ -3,7 +3,8 @@
 A kernel that comes again (a shape that is hot again, a second model of the same layers) is found here without a disk, and also
 where none may be used. Workers have their own.
 
-State: the code by a digest of its key, bounded in bytes; a lock guards it. A forked child goes on with a copy.
+State: the code by a digest of its key, bounded in bytes by whoever built last; a lock guards it. A forked child goes on with a
+copy.
 """
 
 from __future__ import annotations
@@ -41,9 +42,18 @@ class RecentCode:
         with self._lock:
             self.bytes += len(code) - len(self._code.pop(name, b""))
             self._code[name] = code
-            while self.bytes > self.limit_bytes:
-                _, dropped = self._code.popitem(last=False)
-                self.bytes -= len(dropped)
+            self._make_room()
+
+    def bound(self, cache_bytes: int) -> None:
+        """Keep no more than this from now on: a cache that may not have it on disk is not to have it here."""
+        with self._lock:
+            self.limit_bytes = min(LIMIT_BYTES, cache_bytes)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self.bytes > self.limit_bytes:
+            _, dropped = self._code.popitem(last=False)
+            self.bytes -= len(dropped)
 
     def clear(self) -> None:
         with self._lock:

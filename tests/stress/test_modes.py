@@ -15,13 +15,14 @@ import hotfuse
 from hotfuse.adaptive.state import Rules
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError, WorkerError
-from hotfuse.runtime import faults
+from hotfuse.runtime import build_work, faults, native, objects
 from hotfuse.runtime.build import skeleton
 from hotfuse.runtime.build_jobs import build_job
 from hotfuse.runtime.build_pool import MODULE
 from hotfuse.runtime.build_request import BuildReply, BuildRequest
 from hotfuse.runtime.native import native_executor
 from hotfuse.runtime.numpy_engine import NUMPY
+from hotfuse.runtime.recent_code import LIMIT_BYTES, RecentCode
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.stressed import StressedSession, session_class
 from hotfuse.runtime.workers import Job, Pool
@@ -70,6 +71,21 @@ def test_options_under_stress_are_those_of_the_mode(monkeypatch: pytest.MonkeyPa
     for wrong in ({"stress": 3}, {"fuel": -2}):
         with pytest.raises(ConfigError, match=r"stress must be text|fuel must be at least -1"):
             Config(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_tiny_cache_is_tiny_in_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    recent = RecentCode()
+    for module in (objects, native, build_work):
+        monkeypatch.setattr(module, "RECENT", recent)
+    graph = skeleton(hotfuse.load(onnx_model(), tier=0).graph)
+    for stress, fewest, most in (("", 40_000, LIMIT_BYTES), ("tiny-code-cache", 1, 1 << 16)):
+        config = Config(stress=stress, cache="off")
+        for number in range(20):
+            recent.put(f"{stress}{number}", bytes(4000))
+        build_work.build_here(BuildRequest(graph, config))
+        assert fewest <= recent.bytes <= most
+    native_executor(hotfuse.load(onnx_model(), tier=0).graph, NUMPY, Config(cache="off"))
+    assert recent.limit_bytes == LIMIT_BYTES
 
 
 def test_rules_under_stress_are_rules() -> None:
