@@ -66,8 +66,15 @@ def _open(config: Config, key: str) -> DiskCache | None:
     if not key or config.tiles:  # of programs that were edited by hand nothing is learned
         return None
     outer = open_cache(config)
-    if outer is None:
-        return None
+    return None if outer is None else _lessons_in(outer, config)
+
+
+def kept_lessons(outer: DiskCache, config: Config) -> DiskCache | None:
+    """The folder of lessons within that of a cache, if there is one."""
+    return _lessons_in(outer, config) if os.path.isdir(os.path.join(outer.folder.path, FOLDER)) else None
+
+
+def _lessons_in(outer: DiskCache, config: Config) -> DiskCache | None:
     return open_cache(replace(config, cache=os.path.join(outer.folder.path, FOLDER), max_cache_bytes=MOST_BYTES))
 
 

@@ -1,17 +1,24 @@
-"""`hotfuse cache`: what the kernel cache on disk holds, whether it is sound, and making it smaller."""
+"""`hotfuse cache`: what the kernel cache on disk holds, whether it is sound, and making it smaller.
+
+What was learned of models' kernels lies in a folder within the cache's, as a cache with a limit of its own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
+from hotfuse.adaptive.remembered import kept_lessons
 from hotfuse.cli.view import json_option, make_console, make_progress, make_table, show_quantity, write_json
 from hotfuse.config import Config
 from hotfuse.errors import ConfigError, HotfuseError
-from hotfuse.runtime.cache import DiskCache, Removed, open_cache, refused_reason
+from hotfuse.runtime.cache import Damaged, DiskCache, Removed, Stats, open_cache, refused_reason
 
 MOST_SHOWN = 50  # entries; `--all` and the JSON file have the rest
 KEY_SHOWN = 60  # characters
@@ -39,28 +46,30 @@ def command() -> None:
     """
 
 
-def _open(folder: str | None) -> DiskCache:
-    """The cache that the command is about; an error that says why there is none."""
+def _open(folder: str | None) -> tuple[DiskCache, ...]:
+    """The cache that the command is about, and the lessons in it; an error that says why there is none."""
     config = Config.from_environment() if folder is None else Config.from_environment(cache=folder)
     cache = open_cache(config)
     if cache is None and config.cache == "off":
         raise ConfigError("the cache is off (HOTFUSE_CACHE=off); unset the variable, or name a folder with --folder")
     if cache is None:
         raise HotfuseError(refused_reason(config))
-    return cache
+    lessons = kept_lessons(cache, config)
+    return (cache,) if lessons is None else (cache, lessons)
 
 
 @command.command(
     "ls", epilog="\b\nExamples:\n  hotfuse cache ls\n  hotfuse cache ls --kind proof --all\n  hotfuse cache ls --json -"
 )
-@click.option("--kind", help="Only entries of this kind (object, build, proof, graph).")
+@click.option("--kind", help="Only entries of this kind (object, build, proof, graph, memory: lessons).")
 @click.option("--all", "show_all", is_flag=True, help=f"Show more than the {MOST_SHOWN} entries used last.")
 @folder_option
 @json_option
 def ls(kind: str | None, show_all: bool, folder: str | None, json_path: str | None) -> None:
     """List the entries, most recently used first. Their data is not read."""
     console = make_console(json_path)
-    entries = [entry for entry in _open(folder).entries() if kind in (None, entry.kind)]
+    entries = [entry for cache in _open(folder) for entry in cache.entries() if kind in (None, entry.kind)]
+    entries.sort(key=lambda entry: -entry.used_s)
     shown = entries if show_all else entries[:MOST_SHOWN]
     now = time.time()
     rows = [
@@ -85,8 +94,9 @@ def ls(kind: str | None, show_all: bool, folder: str | None, json_path: str | No
 def stats(folder: str | None, json_path: str | None) -> None:
     """Show how much the cache holds, of what, and how much it may hold."""
     console = make_console(json_path)
-    found = _open(folder).stats()
-    share = f", {found.bytes / found.limit_bytes:.0%} of what it may hold" if found.limit_bytes else ""
+    own, *others = (cache.stats() for cache in _open(folder))
+    found = _together(own, *others)
+    share = f", {own.bytes / own.limit_bytes:.0%} of what it may hold" if own.limit_bytes else ""
     console.print(found.folder, markup=False, soft_wrap=True)
     console.print(f"{_entries(found.entries)}, {show_quantity(found.bytes, 'B')} on disk{share}", markup=False)
     if found.leftovers:
@@ -110,17 +120,17 @@ def verify(remove: bool, folder: str | None, json_path: str | None) -> None:
 
     A damaged entry is never used: it is a miss, and goes when it is met. A link, or a file that others may write to, stays.
     """
-    console, cache = make_console(json_path), _open(folder)
-    read = 0
+    console, read, damaged = make_console(json_path), 0, list[Damaged]()
     with make_progress(console) as progress:
-        bar = progress.add_task("verifying", total=None)
+        for cache in _open(folder):
+            bar, before = progress.add_task("verifying", total=None), read
 
-        def tell(done: int, total: int) -> None:
-            nonlocal read
-            read = done
-            progress.update(bar, completed=done, total=total)
+            def tell(done: int, total: int, bar: Any = bar, before: int = before) -> None:
+                nonlocal read
+                read = before + done
+                progress.update(bar, completed=done, total=total)
 
-        damaged = cache.verify(tell, remove)
+            damaged += cache.verify(tell, remove)
     if damaged:
         console.print(make_table("Damaged", ("entry", "why"), [(d.name, d.reason) for d in damaged]))
         console.print()
@@ -138,9 +148,9 @@ def verify(remove: bool, folder: str | None, json_path: str | None) -> None:
 @json_option
 def prune(limit: str | None, folder: str | None, json_path: str | None) -> None:
     """Remove the least recently used entries until the rest fits, and what dead writers left."""
-    cache = _open(folder)
-    limit_bytes = cache.limit_bytes if limit is None else read_bytes(limit)
-    _tell_removed(cache.prune(limit_bytes), json_path)
+    limit_bytes = None if limit is None else read_bytes(limit)
+    cache, *lessons = _open(folder)
+    _tell_removed([cache.prune(limit_bytes), *(other.prune() for other in lessons)], json_path)
 
 
 @command.command("clear", epilog="\b\nExamples:\n  hotfuse cache clear\n  hotfuse cache clear --yes")
@@ -148,16 +158,30 @@ def prune(limit: str | None, folder: str | None, json_path: str | None) -> None:
 @folder_option
 @json_option
 def clear(yes: bool, folder: str | None, json_path: str | None) -> None:
-    """Remove every entry. Other files of the folder stay."""
-    cache = _open(folder)
+    """Remove every entry, and what was learned of models' kernels. Other files of the folder stay."""
+    caches = _open(folder)
     if not yes:
-        found = cache.stats()
+        found = _together(*(cache.stats() for cache in caches))
         held = f"{_entries(found.entries)} ({show_quantity(found.bytes, 'B')})"
         click.confirm(f"Remove {held} from {found.folder}?", abort=True, err=True)
-    _tell_removed(cache.clear(), json_path)
+    _tell_removed([cache.clear() for cache in caches], json_path)
 
 
-def _tell_removed(removed: Removed, json_path: str | None) -> None:
+def _together(own: Stats, *others: Stats) -> Stats:
+    """What is in a cache and in others within it."""
+    kinds = Counter[str](), Counter[str]()
+    for each in (own, *others):
+        for kind, counted in each.kinds.items():
+            for total, count in zip(kinds, counted, strict=True):
+                total[kind] += count
+    entries, taken = (sum(total.values()) for total in kinds)
+    both = {kind: (kinds[0][kind], kinds[1][kind]) for kind in kinds[0]}
+    leftovers = sum(each.leftovers for each in (own, *others))
+    return dataclasses.replace(own, entries=entries, bytes=taken, kinds=both, leftovers=leftovers)
+
+
+def _tell_removed(each: Sequence[Removed], json_path: str | None) -> None:
+    removed = Removed(sum(r.entries for r in each), sum(r.bytes for r in each))
     text = f"{_entries(removed.entries)} removed, {show_quantity(removed.bytes, 'B')}"
     make_console(json_path).print(text, markup=False)
     write_json(json_path, dataclasses.asdict(removed))

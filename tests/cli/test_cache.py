@@ -12,9 +12,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from hotfuse.adaptive.memory import Lesson, Memory
+from hotfuse.adaptive.remembered import read_remembered, remember
+from hotfuse.adaptive.target import Generic
 from hotfuse.cli.cache import command, read_bytes, show_age
 from hotfuse.cli.main import main
 from hotfuse.config import Config
+from hotfuse.events import EventLog
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.cache_entry import BLOCK_BYTES, entry_name, part_name
 
@@ -129,6 +133,23 @@ def test_clear_asks_first(cache: DiskCache) -> None:
     assert data("ls") == []
     assert cache.put("object", "again", b"")
     assert data("clear", "--yes") == {"entries": 1, "bytes": BLOCK_BYTES}
+
+
+def test_lessons_are_listed_counted_checked_and_removed(cache: DiskCache) -> None:
+    """They are what keeps a kernel out that was found wrong: who clears the cache wants it tried again."""
+    config, events = Config(), EventLog()
+    lessons = Memory(4, (Lesson(Generic(), "row 3 differs", barred=True),))
+    remember(config, "a model", lessons, 0.0, events)
+    assert [e["key"] for e in data("ls", "--kind", "memory")] == ["a model"]
+    assert [e["kind"] for e in data("ls")] == ["memory", "object", "proof", "object"]
+    assert data("stats")["kinds"]["memory"] == {"entries": 1, "bytes": BLOCK_BYTES}
+    assert (data("stats")["entries"], data("verify")["entries"]) == (4, 4)
+    assert data("prune")["entries"] == 0
+    assert "Remove 4 entries (20.5 kB)" in run("clear", input="n\n").output
+    assert read_remembered(config, "a model", 0.0, events) == lessons
+    assert data("clear", "--yes")["entries"] == 4
+    assert read_remembered(config, "a model", 0.0, events) is None
+    assert data("ls") == []
 
 
 def test_another_folder_can_be_named(cache: DiskCache, tmp_path: Path) -> None:
