@@ -28,7 +28,7 @@ from hotfuse.runtime.torch_classes import ClassTable
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call
 from hotfuse.runtime.torch_trial import keep_leaves
-from hotfuse.runtime.turns import Duel, Judged, Report, Shadow, Timed
+from hotfuse.runtime.turns import SAMPLE_BYTES, Duel, Judged, Report, Shadow, Timed
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -56,6 +56,7 @@ class ClassSubject:
         self._captured = self._serving = served
         self._sample: Sample[_Taken] = Sample()
         self._last: Hashable = None  # form that somebody looked at
+        self._refused = False  # a call whose inputs nothing can be proved on was met, and told
         self._ready: ServedClass | None = None  # has prepared weights for the next candidate
         self.controller = Controller(self, rules)
         served.watcher = weakref.proxy(self)
@@ -91,7 +92,17 @@ class ClassSubject:
 
     def _take(self, call: Call) -> _Taken | None:
         leaves = keep_leaves(call)
-        return None if leaves is None else _Taken(leaves, self._captured.inputs(leaves))
+        if leaves is None:
+            self._refuse()
+            return None
+        return _Taken(leaves, self._captured.inputs(leaves))
+
+    def _refuse(self) -> None:
+        """Say why calls prove nothing. Once: all of them may be so."""
+        if not self._refused:
+            self._refused = True
+            reason = f"inputs of a call are too large: a proof needs tensors, of {SAMPLE_BYTES >> 20} MiB at most"
+            self.events.emit("sample.refused", self.name, reason)
 
     # what the controller asks, in the background
 

@@ -262,24 +262,29 @@ class Member:
     def _shadow_later(
         self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None], begun_s: float
     ) -> None:
-        """Have a candidate answer a call when its caller has gone on: together both would take twice a call's time."""
+        """Have a candidate answer a call when its caller has gone on: together both would take twice a call's time. What is too
+        large to be kept for so long is judged at once."""
         from hotfuse.runtime.threads import beside_calls
-        from hotfuse.runtime.torch_trial import witness
+        from hotfuse.runtime.torch_trial import keep_leaves, witness
 
         def judge() -> None:
-            Unhurried().rest()
             again_s = time.perf_counter()
             try:
                 with beside_calls():
                     difference = seen.judge(shadow.candidate)
-            except HotfuseError as error:
+            except Exception as error:  # there may be a caller, whose call must not fail of it
                 difference = _told(error)
             if difference is None:
                 shadow.release()
                 return
             if difference:
                 self.captures.kept.disown(shadow.candidate.runner.captured)
-            shadow.report(_judged(shadow, difference, seen.call.leaves, spent_s + time.perf_counter() - again_s))
+            leaves = seen.call.leaves if seen.is_kept else keep_leaves(call) if difference else None
+            shadow.report(_judged(shadow, difference, leaves, spent_s + time.perf_counter() - again_s))
+
+        def judge_later() -> None:
+            Unhurried().rest()
+            judge()
 
         try:
             seen = witness(shadow.candidate, call, own)
@@ -287,7 +292,10 @@ class Member:
             shadow.report(Judged(_told(error)))
             return
         spent_s = time.perf_counter() - begun_s
-        later(judge)
+        if seen.is_kept:
+            later(judge_later)
+        else:
+            judge()
 
     def _miss(self, why: str) -> None:
         if why:

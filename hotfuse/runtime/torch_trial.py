@@ -57,12 +57,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Witnessed:
-    """A call that the module answered: copies of its leaves and of its answer's, and what state weights were in."""
+    """A call that the module answered: its leaves and its answer's, and what state weights were in. They are copies where that
+    `is_kept`; otherwise it is judged before its caller goes on."""
 
     call: Call
     leaves: Sequence[Any]
     form: Form
     weights: Hashable
+    is_kept: bool = True
 
     def judge(self, served: ServedClass) -> str | None:
         """In what a plan's answer to the same call differs; "" if it does not, None where it cannot be told any more."""
@@ -79,17 +81,18 @@ def can_wait(served: ServedClass) -> bool:
 
 
 def witness(served: ServedClass, call: Call, own: Any) -> Witnessed:
-    """Keep a call and the module's answer, while nobody else changes them; CaptureError if they cannot be kept."""
+    """Keep a call and the module's answer, while nobody else changes them: not where they are too large. CaptureError if they
+    cannot be kept at all."""
     leaves, form = take_apart(own)
-    copied = call._replace(leaves=list(map(_copy, call.leaves)))
-    return Witnessed(copied, list(map(_copy, leaves)), form, served.state_of_weights())
+    weights = served.state_of_weights()
+    if _bytes((*call.leaves, *leaves)) > SAMPLE_BYTES:
+        return Witnessed(call, leaves, form, weights, is_kept=False)
+    return Witnessed(call._replace(leaves=list(map(_copy, call.leaves))), list(map(_copy, leaves)), form, weights)
 
 
 def keep_leaves(call: Call) -> list[Any] | None:
     """Copies of a call's leaves, before anybody changes them; None where they are too large."""
-    if sum(t.numel() * t.element_size() for t in call.leaves if isinstance(t, torch.Tensor)) > SAMPLE_BYTES:
-        return None
-    return list(map(_copy, call.leaves))
+    return None if _bytes(call.leaves) > SAMPLE_BYTES else list(map(_copy, call.leaves))
 
 
 def own_answer(eager: Callable[[], Any]) -> Any:
@@ -115,6 +118,10 @@ def begin_trial(served: ServedClass, call: Call) -> Trial | Miss:
         with torch.no_grad():
             for place, content in zip(places, before, strict=True):
                 place.copy_(content)
+
+
+def _bytes(leaves: Sequence[Any]) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def _copy(leaf: Any) -> Any:

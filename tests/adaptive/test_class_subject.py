@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 import hotfuse
 from hotfuse.adaptive import audits
 from hotfuse.adaptive.maker import Maker
+from hotfuse.runtime import torch_trial
 from hotfuse.runtime.torch_module import controls
 from hotfuse.runtime.torch_trial import Witnessed
 from tests.adaptive.waiting import in_background, in_vain
@@ -238,4 +240,39 @@ def test_the_first_audit_comes_within_a_thousand_calls_and_says_what_it_cost(tmp
         assert time.monotonic() < deadline, in_vain(events)
         time.sleep(0.01)
     assert events.of("audit.passed")[0].data["cost_s"] > 0
+    fast.close()
+
+
+def test_answers_that_are_too_large_to_be_kept_are_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are proved on; with its answer the call is too large."""
+    monkeypatch.setattr(torch_trial, "SAMPLE_BYTES", 192 * 512 * 4)
+    threads, judge = [], Witnessed.judge
+
+    def noted(self: Witnessed, served: Any) -> str | None:
+        threads.append(threading.current_thread())
+        return judge(self, served)
+
+    monkeypatch.setattr(Witnessed, "judge", noted)
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", trial=True, tier=1)
+    events = controls(fast).events
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.publish"))
+    assert threads[0] is threading.current_thread()
+    assert not events.of("sample.refused")
+    fast.close()
+
+
+def test_inputs_that_are_too_large_are_not_kept_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_trial, "SAMPLE_BYTES", 192 * 512 * 4 - 1)
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", tier=1)
+    events = controls(fast).events
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.prove"))
+        serve(fast, model, lambda: events.of("sample.refused"))
+        assert not events.of("tier.proved")
+        serve(fast, model, lambda: events.of("tier.publish"), rows=100)  # these can be
+    (refused,) = events.of("sample.refused")
+    assert "too large" in refused.reason
     fast.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 import hotfuse
+from hotfuse.runtime import torch_trial
 from hotfuse.runtime.torch_guard import read_call
 from hotfuse.runtime.torch_module import controls
-from hotfuse.runtime.torch_trial import can_wait, witness
+from hotfuse.runtime.torch_trial import can_wait, keep_leaves, witness
 from hotfuse.runtime.turns import Shadow
 
 
@@ -65,3 +67,21 @@ def test_one_call_is_taken_for_a_shadow() -> None:
     assert not shadow.takes("any")
     shadow.release()
     assert shadow.takes("any")
+
+
+def test_a_call_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leaves and those of the answer count."""
+    model, x = torch.nn.Linear(4, 4), torch.randn(3, 4)
+    _fast, served = captured(model, x)
+    call = read_call((x,), {})
+    with torch.no_grad():
+        own = model(x)
+        for most, is_kept in ((96, True), (95, False)):
+            monkeypatch.setattr(torch_trial, "SAMPLE_BYTES", most)
+            seen = witness(served, call, own)
+            assert seen.is_kept == is_kept
+            assert (seen.call.leaves[0] is x) == (seen.leaves[0] is own) == (not is_kept)
+            assert seen.judge(served) == ""
+    for most, is_kept in ((48, True), (47, False)):
+        monkeypatch.setattr(torch_trial, "SAMPLE_BYTES", most)
+        assert (keep_leaves(call) is not None) == is_kept
