@@ -286,6 +286,7 @@ class Controller:
 
     def _serve(self, targets: tuple[Target, ...]) -> None:
         self._lineup.serve(targets)
+        self._shadow_again("something else serves now")
         self._contests.restart()
         self.watch.replaced()
         self._drifting.replaced(self.watch)
@@ -299,11 +300,25 @@ class Controller:
     def _shadow(self, decision: Shadow) -> None:
         target, attempt = decision.target, decision.attempt
 
+        def tell(ok: bool, reason: str) -> None:
+            self._told(Shadowed(time.monotonic(), target, attempt, ok, reason))
+            live = self._state.find(target)
+            if live is not None and live.attempt == attempt:
+                self._shadow_again("more calls must agree")
+
         def report(ok: bool, reason: str) -> None:
-            self._background.post(lambda: self._told(Shadowed(time.monotonic(), target, attempt, ok, reason)))
+            self._background.post(lambda: tell(ok, reason))
 
         candidate = self._lineup.candidate((*self._lineup.serving, target))
         self._subject.shadow(candidate, self._making.form(target), report)
+
+    def _shadow_again(self, reason: str) -> None:
+        """Ask for a shadowed call of what still waits for one, beside what serves now."""
+        for live in self._state.live:
+            if live.stage == "shadowing" and live.target in self._lineup.made:
+                decision = Shadow(live.target, live.attempt, self._state.rules.shadow_calls - live.agreed, reason)
+                self._note(decision)
+                self._try(decision)
 
     # while it serves
 

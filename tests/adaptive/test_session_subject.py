@@ -23,7 +23,7 @@ from hotfuse.adaptive import spare
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
-from hotfuse.adaptive.message import Spotted
+from hotfuse.adaptive.message import Measured, Spotted
 from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, WorkerError
@@ -422,6 +422,40 @@ def test_units_are_edited_and_an_edit_that_does_not_pay_goes_again(session: Sess
     assert (edit in lineup(session)) == pays
     assert (unit_names(session) == before) == (not pays)
     serve(session, lambda: True)
+
+
+def test_what_is_shadowed_when_something_else_leaves_is_shadowed_beside_the_rest(session: Session) -> None:
+    serve(session, lambda: is_fused(session))
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    rules(session, build_share=0.0, keep_share=0.0)
+    one, other = (Split((group,)) for group in controller._lineup.made[Generic()].build.joints[0].groups)
+
+    def stage(target: Target) -> str:
+        live = controller.state.find(target)
+        return "" if live is None else str(live.stage)
+
+    def call_until(target: Target, wanted: str) -> None:
+        """A call at a time: what comes of each is waited for."""
+        BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), target, 10.0)))
+        deadline = time.monotonic() + 60
+        while stage(target) != wanted:
+            assert time.monotonic() < deadline, in_vain(session.events)
+            session.run(None, {"x": feed()})
+            assert session.settle(60)
+
+    call_until(one, "serving")
+    call_until(other, "shadowing")
+    attempt = controller.state.find(one).attempt
+    slower = Measured(time.monotonic(), one, attempt, f"({feed().shape},)", 2.0, 1.0, 0.0)
+    in_background(lambda: controller._tell(slower))
+    assert stage(one) == ""
+    serve(session, lambda: other in lineup(session), 10)
+
+
+def test_as_many_calls_are_shadowed_as_must_agree(session: Session) -> None:
+    rules(session, shadow_calls=3)
+    serve(session, lambda: is_fused(session), 30)
+    assert len(session.events.of("tier.shadowed")) == 3
 
 
 def test_an_edit_that_cannot_be_had_is_never_asked_for_again(session: Session) -> None:
