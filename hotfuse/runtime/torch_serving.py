@@ -192,11 +192,10 @@ class Member:
         """The answer of the first class whose guard holds, or a Miss; that of the module itself, if it was asked as well."""
         missed = _NOTHING if self.classes else Miss("")
         for found in self.table.fitting(call):
-            served, special = found, found.special
-            if special is not None and special.takes(call.shapes):
-                if isinstance(special, Shadow):
-                    return self._shadow(special, call, eager)
-                served = special.turn()
+            special = found.special(call.shapes)
+            if isinstance(special, Shadow):
+                return self._shadow(special, call, eager)
+            served = found if special is None else special.turn()
             if not takes_over(self.config, served):
                 return Miss("", waiting=served)
             proven = served.proven  # as it is now: another thread may be at its first call, too
@@ -209,7 +208,7 @@ class Member:
                 self._renewed(served)
             if not isinstance(answer, Miss):
                 note_answer(served.program)
-                watched, found.curious = special is not None or found.curious, False
+                watched, found.curious = bool(found.specials) or found.curious, False
                 return _Answer(answer, served, watched) if proven else self._judge(served, answer, eager)
             missed = answer
         self._miss(missed.reason)
@@ -247,14 +246,16 @@ class Member:
         try:
             trial = _begin_trial(shadow.candidate, call)
         except HotfuseError as error:
-            shadow.report(False, str(error))
+            if shadow.claim():
+                shadow.report(False, str(error))
             return Miss("")
         if isinstance(trial, Miss):
             return trial
         own, difference = trial.judge(eager)
         if difference:
             self.captures.kept.disown(shadow.candidate.runner.captured)
-        shadow.report(not difference, difference)
+        if shadow.claim():
+            shadow.report(not difference, difference)
         return _Own(own, agreed=False)
 
     def _shadow_later(self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None]) -> None:

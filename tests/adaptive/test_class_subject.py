@@ -15,7 +15,7 @@ import torch
 
 import hotfuse
 from hotfuse.runtime.torch_module import controls
-from tests.adaptive.waiting import in_vain
+from tests.adaptive.waiting import in_background, in_vain
 
 torch.manual_seed(0)
 
@@ -164,4 +164,34 @@ def test_kernels_that_become_wrong_are_found_by_an_audit(tmp_path: Path) -> None
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     assert calls <= 1000
     assert events.of("tier.quarantine")
+    fast.close()
+
+
+def test_a_shadow_an_audit_and_a_duel_that_wait_together_all_end(tmp_path: Path) -> None:
+    """None takes another's place: who asked waits for what comes of it. Calls of other forms are no calls of a duel."""
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), tier=1)
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
+        (subject,) = controls(fast).family.adapted
+        told: list[str] = []
+        x, other = torch.randn(192, 512), torch.randn(3, 512)
+        subject.controller.close()  # type: ignore[attr-defined]  # it asks for nothing of its own in between
+
+        def ask() -> None:
+            closed: Any = subject
+            closed.publish(closed._serving)
+            closed.duel((x.shape,), None, lambda times: told.append(f"duel: {times.with_s > 0}"))
+            closed.audit(None, lambda form, reason, cost_s: told.append(f"audit: {reason}"))
+            closed.shadow(closed._captured, (x.shape,), lambda ok, reason: told.append(f"shadow: {ok}{reason}"))
+
+        fast(x)  # what is audited is a call of the last form
+        in_background(ask)
+        for _ in range(100):
+            fast(x)
+            assert not fast(other).isnan().any()
+        in_background(lambda: None)  # what was posted before it is done
+        in_background(lambda: None)
+    assert sorted(told) == ["audit: ", "duel: True", "shadow: True"]
+    assert controls(fast).root.classes[0].specials == ()
     fast.close()
