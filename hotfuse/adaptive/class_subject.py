@@ -171,6 +171,10 @@ class ClassSubject:
         duel = Duel(self._serving, other or self._captured, form, told, outsider=other is None)
         self._await("duel", duel)
 
+    def end_duel(self) -> None:
+        self._waiting.pop("duel", None)
+        self._show()
+
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         """The module answers the next call, and what serves does when the caller has gone on. Where it answers otherwise the
         module alone answers from that call on."""

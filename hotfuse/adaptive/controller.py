@@ -160,8 +160,10 @@ class Controller:
         """Tell the machine of the calls since the last look, and of the time."""
         self._posted, self._unseen_s = False, 0.0
         now_s = time.monotonic()
+        seen: Counter[str] = Counter()
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
+            seen[text] += count
             self._keep_form(text, form)
             if tier and (baked := Baked(text)) in self._lineup.serving:
                 self.baked_calls[str(baked)] += count
@@ -173,6 +175,7 @@ class Controller:
         self._spot(now_s)
         self._tell(Queue(now_s, self._making.queue))
         self._tell(Tick(now_s))
+        self._contests.count(seen)
         self._contests.begin(self._forms, self._lineup.serving, self._measured)
         self._making.go_on(self._state)
         with self._quiet:

@@ -26,7 +26,7 @@ from hotfuse.runtime.difference import difference
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
-from hotfuse.runtime.turns import Duel, Report, Shadow, Timed
+from hotfuse.runtime.turns import Duel, Report, Shadow, Timed, Times
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -88,9 +88,9 @@ class SessionSubject:
             self.controller.later(lambda: self._send_audit(*copied, *audit))
         if isinstance(special, Shadow) and serving is session.base:
             self._give(special, given, results)
-            session.look_at_next()  # for a duel that waits
         elif isinstance(special, Duel):
             special.note(serving, seconds)
+        if self._duel is not None:
             session.look_at_next()
         elif self._curious > 0:
             self._curious -= 1
@@ -234,8 +234,16 @@ class SessionSubject:
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
         session = self._session
-        self._duel = Duel(session.best, other or session.base, form, report, outsider=other is None)
+
+        def told(times: Times) -> None:
+            self.end_duel()
+            report(times)
+
+        self._duel = Duel(session.best, other or session.base, form, told, outsider=other is None)
         self.look_at_next()
+
+    def end_duel(self) -> None:
+        self._duel = None
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         self._audit = submit, report

@@ -82,7 +82,10 @@ class Subject(Protocol):
 
     def duel(self, form: Hashable, other: Any | None, report: Timed) -> None:
         """Have calls of a form answered by what serves and by another in turn (None: the original), and say how long both
-        took."""
+        took. Until then every call is looked at, whatever its form."""
+
+    def end_duel(self) -> None:
+        """The duel that was asked for last takes no more calls, and need not report."""
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         """Have the answer to one of the next calls held against the original's; `submit` has a job done by a worker."""

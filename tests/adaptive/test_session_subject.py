@@ -19,7 +19,7 @@ import onnx.parser
 import pytest
 
 import hotfuse
-from hotfuse.adaptive import spare
+from hotfuse.adaptive import contests, spare
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
@@ -359,6 +359,24 @@ def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
     assert subject._duel is not None
     subject.publish(None)
     assert subject._special(form) is None
+
+
+def test_a_duel_that_waits_for_a_form_in_vain_ends(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call is looked at until then: those that go the short way would be known by one in many."""
+    monkeypatch.setattr(contests, "ELSEWHERE", 64)
+    monkeypatch.setattr(contests, "CLEAR", 1e9)
+    subject: Any = session.observer
+    rules(session, tier=1)
+    serve(session, lambda: is_fused(session) and subject.controller._contests._under_way is not None, 30)
+    assert subject._duel is not None
+    assert subject._duel.form == (feed().shape,)
+    calls = 0
+    while subject._duel is not None and calls < 200:
+        session.run(None, {"x": feed(1)})
+        in_background(subject.controller._look)
+        calls += 1
+    assert calls == contests.ELSEWHERE + 1
+    serve(session, lambda: session.events.of("tier.measured"), 30)
 
 
 def rules(session: Session, **changes: Any) -> None:
