@@ -152,11 +152,7 @@ class ClassSubject:
         return made
 
     def shadow(self, candidate: ServedClass, form: Hashable | None, report: Report) -> None:
-        if candidate.proven:  # trials are off
-            report(True, "")
-            return
-
-        def told(ok: bool, reason: str) -> None:
+        def told(ok: bool | None, reason: str) -> None:
             self._over("shadow", shadow)
             report(ok, reason)
 
@@ -182,11 +178,13 @@ class ClassSubject:
         if serving is self._captured:
             return
 
-        def told(ok: bool, reason: str) -> None:
+        def told(ok: bool | None, reason: str) -> None:
             self._over("audit", audit)
-            if not ok:
+            if ok is False:
                 self.publish(None)
-            report(form, reason, 0.0)
+            report(form, "" if ok is None else reason, 0.0)
+            if ok is None:
+                self.events.emit("audit.lost", str(form), reason)
 
         audit = Shadow(serving, form, told, self.controller.later)
         self._await("audit", audit)

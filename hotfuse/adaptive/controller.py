@@ -303,13 +303,14 @@ class Controller:
     def _shadow(self, decision: Shadow) -> None:
         target, attempt = decision.target, decision.attempt
 
-        def tell(ok: bool, reason: str) -> None:
-            self._told(Shadowed(time.monotonic(), target, attempt, ok, reason))
+        def tell(ok: bool | None, reason: str) -> None:
+            shadowed = Shadowed(time.monotonic(), target, attempt, bool(ok), reason)
+            self._told(failed(decision, reason) if ok is None else shadowed)
             live = self._state.find(target)
             if live is not None and live.attempt == attempt:
                 self._shadow_again("more calls must agree")
 
-        def report(ok: bool, reason: str) -> None:
+        def report(ok: bool | None, reason: str) -> None:
             self._background.post(lambda: tell(ok, reason))
 
         candidate = self._lineup.candidate((*self._lineup.serving, target))

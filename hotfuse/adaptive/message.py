@@ -53,7 +53,7 @@ class Built:
 @dataclass(frozen=True)
 class BuildFailed:
     """A build, or what comes after it up to publication, came to nothing, for no fault of its answers: a compiler refused or
-    hung, a worker died. `lasting`: it would fail again, so it is not tried again."""
+    hung, a worker died, memory ran out. `lasting`: it would fail again, so it is not tried again."""
 
     now_s: float
     target: Target

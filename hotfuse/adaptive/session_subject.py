@@ -26,7 +26,7 @@ from hotfuse.runtime.difference import difference
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
-from hotfuse.runtime.turns import Duel, Report, Shadow, Timed, Times
+from hotfuse.runtime.turns import Duel, Report, Shadow, Timed, Times, blames
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -103,7 +103,11 @@ class SessionSubject:
         if sum(map(_bytes, (*given, *results))) > SAMPLE_BYTES:
             self._judge(shadow, given, results)
             return
-        copied = list(map(_copy, given)), list(map(_copy, results))
+        try:
+            copied = list(map(_copy, given)), list(map(_copy, results))
+        except MemoryError as error:
+            shadow.report(None, f"{type(error).__name__}: {error}")
+            return
 
         def judge() -> None:
             Unhurried().rest()
@@ -223,13 +227,13 @@ class SessionSubject:
         try:
             with beside_calls():
                 results = shadow.candidate.executor.run(given)
+            reason = difference([signature.name for signature in self._session.outputs], results, own)
         except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
             if self._shadow is None:  # what was asked for meanwhile comes first
                 self.shadow(shadow.candidate, shadow.form, shadow.report)
         except Exception as error:
-            shadow.report(False, f"{type(error).__name__}: {error}")
+            shadow.report(blames(error), f"{type(error).__name__}: {error}")
         else:
-            reason = difference([signature.name for signature in self._session.outputs], results, own)
             shadow.report(not reason, reason)
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:

@@ -32,7 +32,7 @@ from hotfuse.runtime.torch_count import note_answer
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call, Miss, bypass, read_call
 from hotfuse.runtime.torch_parts import Parts
-from hotfuse.runtime.turns import Shadow
+from hotfuse.runtime.turns import Shadow, blames
 from hotfuse.stress import parse
 
 if TYPE_CHECKING:
@@ -223,7 +223,10 @@ class Member:
 
     def _judge(self, served: ServedClass, trial: Trial, eager: Callable[[], Any]) -> _Own:
         """The module's own answer to the first call of a class, which serves from now on or never again."""
-        own, difference = trial.judge(eager)
+        from hotfuse.runtime.torch_trial import own_answer
+
+        own = own_answer(eager)
+        difference = trial.judge(own)
         served.proven = not difference
         if difference:
             self.captures.kept.disown(served.runner.captured)
@@ -245,17 +248,15 @@ class Member:
             return _Own(own, agreed=False)
         try:
             trial = _begin_trial(shadow.candidate, call)
-        except HotfuseError as error:
+        except Exception as error:  # a defect of what does not serve yet fails no call
             if shadow.claim():
-                shadow.report(False, str(error))
+                self._failed(shadow, error)
             return Miss("")
         if isinstance(trial, Miss):
             return trial
-        own, difference = trial.judge(eager)
-        if difference:
-            self.captures.kept.disown(shadow.candidate.runner.captured)
+        own = own_answer(eager)
         if shadow.claim():
-            shadow.report(not difference, difference)
+            self._compare(shadow, lambda: trial.judge(own))
         return _Own(own, agreed=False)
 
     def _shadow_later(self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None]) -> None:
@@ -263,26 +264,38 @@ class Member:
         from hotfuse.runtime.threads import beside_calls
         from hotfuse.runtime.torch_trial import witness
 
-        def judge() -> None:
+        def answer_too() -> str | None:
             Unhurried().rest()
-            try:
-                with beside_calls():
-                    difference = seen.judge(shadow.candidate)
-            except HotfuseError as error:
-                difference = str(error)
-            if difference is None:
-                shadow.release()
-                return
-            if difference:
-                self.captures.kept.disown(shadow.candidate.runner.captured)
-            shadow.report(not difference, difference)
+            with beside_calls():
+                return seen.judge(shadow.candidate)
 
         try:
             seen = witness(shadow.candidate, call, own)
-        except CaptureError as error:
-            shadow.report(False, str(error))
+        except Exception as error:
+            self._failed(shadow, error)
+        else:
+            later(lambda: self._compare(shadow, answer_too))
+
+    def _failed(self, shadow: Shadow, error: Exception) -> None:
+        """Tell who asked that a shadowed call failed."""
+        ok = blames(error)
+        if ok is False:
+            self.captures.kept.disown(shadow.candidate.runner.captured)
+        shadow.report(ok, f"{type(error).__name__}: {error}")
+
+    def _compare(self, shadow: Shadow, judge: Callable[[], str | None]) -> None:
+        """Tell who asked in what a candidate's answer differs. A call that told nothing makes way for the next one."""
+        try:
+            difference = judge()
+        except Exception as error:
+            self._failed(shadow, error)
             return
-        later(judge)
+        if difference is None:
+            shadow.release()
+            return
+        if difference:
+            self.captures.kept.disown(shadow.candidate.runner.captured)
+        shadow.report(not difference, difference)
 
     def _miss(self, why: str) -> None:
         if why:

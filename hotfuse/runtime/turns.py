@@ -13,13 +13,19 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field
 from typing import Any
 
+from hotfuse.errors import is_shortage
 from hotfuse.records import dataclass
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
 LONG_ROW = 18  # of which half count: two rows are enough
 
-Report = Callable[[bool, str], None]  # whether a shadowed call agreed, or why not
+Report = Callable[[bool | None, str], None]  # whether a shadowed call agreed, or why not; None: why nobody can tell
 Timed = Callable[["Times"], None]
+
+
+def blames(error: Exception) -> bool | None:
+    """What is reported of a shadowed call that failed: where memory ran out, nothing against the candidate."""
+    return None if is_shortage(error) else False
 
 
 @dataclass(frozen=True)

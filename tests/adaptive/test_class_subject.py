@@ -14,7 +14,10 @@ import pytest
 import torch
 
 import hotfuse
+from hotfuse.adaptive.class_subject import ClassSubject
+from hotfuse.runtime import torch_trial
 from hotfuse.runtime.torch_module import controls
+from hotfuse.runtime.torch_serving import Member
 from tests.adaptive.waiting import in_background, in_vain
 
 torch.manual_seed(0)
@@ -44,16 +47,20 @@ def serve(fast: Any, model: torch.nn.Module, until: Callable[[], Any], limit_s: 
 
 
 @pytest.mark.parametrize("trial", [True, False])
-def test_kernels_come_by_themselves(tmp_path: Path, trial: bool) -> None:
+def test_kernels_come_by_themselves(tmp_path: Path, trial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadowed: list[bool] = []
+    shadow = Member._shadow
+    monkeypatch.setattr(Member, "_shadow", lambda *given: (shadowed.append(True), shadow(*given))[1])
     model = Net().eval()
     fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), trial=trial)
     events = controls(fast).events
     with torch.no_grad():
-        serve(fast, model, lambda: events.of("capture.done"))
+        serve(fast, model, lambda: controls(fast).family.adapted and not controls(fast).root.pending)
         assert "generic kernels: " in fast.report().why or "it could save " in fast.report().why or events.of("tier.publish")
         serve(fast, model, lambda: events.of("tier.publish"))
         kinds = [e.kind.removeprefix("tier.") for e in events.of("tier") if e.kind != "tier.units"]
         assert kinds[:7] == ["build", "built", "prove", "proved", "shadow", "shadowed", "publish"]
+        assert shadowed
         assert "generated kernels answer" in fast.report().why
         answered = controls(fast).root.answered
         for rows in (2, 7, 192, 300):
@@ -61,6 +68,53 @@ def test_kernels_come_by_themselves(tmp_path: Path, trial: bool) -> None:
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
         assert controls(fast).root.answered == answered + 4
     fast.close()
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_a_candidate_that_is_wrong_never_serves(tmp_path: Path, trial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda call: torch.zeros(192, 512))
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), trial=trial, reproductions="off")
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.quarantine"))
+        serve(fast, model, lambda: True)
+    assert not controls(fast).events.of("tier.publish")
+    fast.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("error", [MemoryError("planted"), RuntimeError("planted: can't allocate memory")])
+def test_memory_that_runs_out_in_a_shadowed_call_speaks_against_no_kernel(
+    tmp_path: Path, error: Exception, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(call: Any) -> Any:
+        raise error
+
+    if at_once:  # as if the model wrote into what it is given
+        monkeypatch.setattr(torch_trial, "can_wait", lambda served: False)
+    plant(monkeypatch, fail)
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
+    events = controls(fast).events
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.buildfailed"))
+        serve(fast, model, lambda: True)
+    assert "planted" in events.of("tier.buildfailed")[0].reason
+    assert events.of("tier.rest")
+    assert not events.of("tier.quarantine")
+    fast.close()
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> None:
+    """Have candidates answer calls so."""
+    make = ClassSubject.make
+
+    def made(self: ClassSubject, *given: Any) -> Any:
+        candidate: Any = make(self, *given)
+        candidate.answer = answer
+        return candidate
+
+    monkeypatch.setattr(ClassSubject, "make", made)
 
 
 def test_weights_that_change_are_seen(tmp_path: Path) -> None:

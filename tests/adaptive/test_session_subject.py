@@ -19,14 +19,14 @@ import onnx.parser
 import pytest
 
 import hotfuse
-from hotfuse.adaptive import contests, spare
+from hotfuse.adaptive import contests, session_subject, spare
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
 from hotfuse.adaptive.message import Measured, Spotted
 from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
-from hotfuse.errors import DimError, WorkerError
+from hotfuse.errors import DimError, OutOfMemory, WorkerError
 from hotfuse.runtime import build_cache
 from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 from hotfuse.runtime.cache import open_cache
@@ -314,11 +314,11 @@ def test_a_defect_of_the_observer_fails_no_call(session: Session, monkeypatch: p
 
 
 def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[tuple[bool, str]] = []
+    reports: list[tuple[bool | None, str]] = []
     subject: Any = session.observer
     candidate = session.serving(Executor(session.plan, NUMPY, session.config), 1, "candidate")
 
-    def told(answer: Any) -> list[tuple[bool, str]]:
+    def told(answer: Any) -> list[tuple[bool | None, str]]:
         reports.clear()
         monkeypatch.setattr(candidate.executor, "run", answer)
         subject.shadow(candidate, None, lambda ok, reason: reports.append((ok, reason)))
@@ -340,9 +340,36 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
     subject._judge(late, [feed()], [feed()])
     assert subject._shadow == "another"  # what was asked for meanwhile stays
     assert told(fail(ValueError("broken"))) == [(False, "ValueError: broken")]
+    assert told(fail(OutOfMemory("full"))) == [(None, "OutOfMemory: full")]
     ((ok, reason),) = told(lambda given: [original(given)[0] + 1])
     assert not ok
     assert "elements differ" in reason
+
+
+@pytest.mark.parametrize("where", ["the candidate", "copies"])
+def test_memory_that_runs_out_in_a_shadowed_call_speaks_against_no_kernel(
+    session: Session, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    rules(session, back_off_s=0.1)
+    lost: list[bool] = []
+
+    def once(original: Any) -> Any:
+        def call(*given: Any) -> Any:
+            if not lost and session.events.of("tier.shadow"):
+                lost.append(True)
+                raise MemoryError("planted")
+            return original(*given)
+
+        return call
+
+    if where == "copies":
+        monkeypatch.setattr(session_subject, "_copy", once(session_subject._copy))
+    else:
+        monkeypatch.setattr(session_subject, "difference", once(session_subject.difference))
+    serve(session, lambda: is_fused(session), 60)
+    (failed,) = session.events.of("tier.buildfailed")
+    assert "planted" in failed.reason
+    assert not session.events.of("tier.quarantine")
 
 
 def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
