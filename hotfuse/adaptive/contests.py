@@ -1,7 +1,8 @@
 """Contests: whether targets pay, measured on traffic.
 
-A target is timed against what would answer without it, both in turn (`Duel`). The generic kernels need no duel where they are
-so much faster than tier 0 was that nobody can doubt it.
+A target is timed against what would answer without it, both in turn (`Duel`). Without the generic kernels that is the original:
+they are judged by all that serves, since all of it stands on them. They need no duel where they are so much faster than tier 0
+was that nobody can doubt it.
 
 A duel whose form is not called any more makes room for others, and is begun again when there is a call of that form.
 
@@ -35,7 +36,10 @@ class Contests:
         self._in_vain: set[str] = set()
 
     def ask(self, measure: Measure) -> None:
-        self._asked.append(measure)
+        """One for each target: of two the later counts, unless the same is under way."""
+        under_way = self._under_way
+        if under_way is None or _question(under_way) != _question(measure):
+            self._asked = [*(asked for asked in self._asked if asked.target != measure.target), measure]
 
     def drop(self, target: Target) -> None:
         """A target does not serve any more."""
@@ -45,9 +49,9 @@ class Contests:
 
     def restart(self) -> None:
         """Something else serves: a duel that was under way is begun again, with what serves now."""
-        if self._under_way is not None:
-            self._asked.append(self._under_way)
-            self._under_way = None
+        again, self._under_way = self._under_way, None
+        if again is not None and all(asked.target != again.target for asked in self._asked):
+            self._asked.append(again)
 
     def count(self, calls: Mapping[str, int]) -> None:
         """So many calls of each form came since the last look."""
@@ -78,7 +82,7 @@ class Contests:
                 if known.without_s > CLEAR * known.with_s:
                     self._asked.remove(measure)
                     report(measure, known)
-                elif may_begin and len(serving) == 1:
+                elif may_begin:
                     self._duel(measure, form, None, report)
             elif not isinstance(measure.target, Generic) and may_begin:
                 self._duel(measure, form, self._candidate([t for t in serving if t != measure.target]), report)
@@ -97,3 +101,8 @@ class Contests:
         self._asked.remove(measure)
         self._under_way, self._elsewhere = measure, 0
         self._subject.duel(form, other, lambda times: report(measure, times))
+
+
+def _question(measure: Measure) -> tuple[Target, int, str]:
+    """What is to be measured, whyever."""
+    return measure.target, measure.attempt, measure.form

@@ -96,3 +96,35 @@ def test_a_duel_is_begun_again_beside_another_lineup() -> None:
     found.contests.restart()
     found.look(of_8=1)
     assert found.subject.begun == [((8,), (GENERIC, Baked("8"))), ((8,), (GENERIC,))]
+
+
+@pytest.mark.parametrize("above", [(), (ONE,), (ONE, Baked("8"))])
+def test_the_generic_kernels_are_judged_by_all_that_stands_on_them(above: tuple[Target, ...]) -> None:
+    found = Found(GENERIC, *above)
+    for tier in (0, 1) * 20:  # calls before publication took as long as those since: that is not clear
+        found.tally.note((8,), tier, 1.0)
+    found.tally.collect()
+    found.ask(GENERIC)
+    for target in above:
+        found.ask(target)
+    for _ in found.serving:
+        found.look(of_8=1)
+        found.finish()
+    assert found.subject.begun[-1] == ((8,), None)  # what serves, against the original
+    assert [target for target, _ in found.told] == [*above, GENERIC]
+
+
+def test_the_same_is_measured_once_however_often_it_is_asked_for() -> None:
+    found = Found(GENERIC, ONE, OTHER)
+    for reason in ("published", "review 1", "review 2"):
+        found.ask(ONE, "8", reason)
+    found.look(of_8=1)
+    found.ask(ONE, "8", "review 3")
+    found.ask(OTHER, "8")
+    found.ask(OTHER, "9")  # the form that is hot now
+    found.finish()
+    found.look(of_9=1)
+    found.finish()
+    found.look(of_8=1, of_9=1)
+    assert [form for form, _ in found.subject.begun] == [(8,), (9,)]
+    assert [target for target, _ in found.told] == [ONE, OTHER]
