@@ -44,6 +44,7 @@ from hotfuse.adaptive.message import (
     Retire,
     Shadow,
     Shadowed,
+    Spent,
     Spotted,
     Tick,
     Withdraw,
@@ -221,7 +222,7 @@ class Controller:
         if isinstance(event, BuildFailed):
             self._learning.lost(event.target, event.now_s)
         before = self._state.memory
-        self._state, decisions = step(self._state, event)
+        decisions = self._step(event)
         if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
             self._serve(())  # at once, before what stands on it goes piece by piece
         for decision in decisions:
@@ -232,6 +233,17 @@ class Controller:
                 self._note(decision)
         if self._state.memory is not before:
             self._making.remember(self._state.memory, event.now_s)
+
+    def _step(self, event: Event) -> tuple[Decision, ...]:
+        """The machine's decisions, of which publications draw on the model's fuel."""
+        told: tuple[Decision, ...] = ()
+        with self._subject.fuel.held() as fuel:
+            elsewhere = fuel.spent - self._state.published
+            if elsewhere != self._state.elsewhere:
+                self._state, told = step(self._state, Spent(event.now_s, elsewhere))
+            self._state, decided = step(self._state, event)
+            fuel.spent = self._state.published + elsewhere
+        return (*told, *decided)
 
     def _note(self, message: Event | Decision) -> None:
         """An event for whoever reads the story later."""

@@ -23,6 +23,7 @@ from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.runtime.difference import difference
+from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
@@ -46,6 +47,7 @@ class SessionSubject:
 
     def __init__(self, session: Session, rules: Rules) -> None:
         self._held = weakref.ref(session)  # a model that nobody holds any more goes at once
+        self.fuel = Fuel(session.config.fuel)
         self._sample: Sample[dict[str, Array]] = Sample()
         self._shadow: Shadow | None = None
         self._duel: Duel | None = None

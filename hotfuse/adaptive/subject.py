@@ -17,6 +17,7 @@ from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.pace import Pace
+from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.turns import Report, Timed
 from hotfuse.stress import parse
 
@@ -44,6 +45,9 @@ class Subject(Protocol):
     def config(self) -> Config: ...
     @property
     def events(self) -> EventLog: ...
+    @property
+    def fuel(self) -> Fuel:
+        """Common to all subjects of a model."""
 
     def request(self) -> BuildRequest:
         """What is to be built."""
