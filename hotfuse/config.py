@@ -101,7 +101,8 @@ class Config:
     max_loop_rounds: int = _option("HOTFUSE_MAX_LOOP_ROUNDS", 10_000_000, least=1)
     # bytes of one model file
     max_model_bytes: int = _option("HOTFUSE_MAX_MODEL_BYTES", 64 * GIB, least=1)
-    # publications allowed to each model, to find the first bad one by halving; -1 is any number
+    # decisions allowed to each model, of all its parts together: publications and joins, to find the first bad one by halving;
+    # -1 is any number
     fuel: int = _option("HOTFUSE_FUEL", -1, least=-1)
     # rare things made common, for tests: the modes of `hotfuse/stress.py`, joined by commas
     stress: str = _option("HOTFUSE_STRESS", "")

@@ -18,6 +18,8 @@
     ├── WorkerError           a process that works for this one gave no answer; says whether it crashed, hung or was too large
     ├── NoIdleCores           others use the machine, and what needs it for itself waited long enough
     └── ExecutionError        an operator failed while running; says which, and where it is in the user's model
+        ├── BadIndex          an index lies outside of its tensor
+        └── OutOfMemory       there is no memory for a call's values
 
 A message says what is wrong, where in the user's model, and what to do next.
 """
@@ -111,3 +113,12 @@ class ExecutionError(HotfuseError, RuntimeError):
 
 class BadIndex(ExecutionError):
     """A kernel met an index outside of its tensor; the operators themselves say which."""
+
+
+class OutOfMemory(ExecutionError, MemoryError):
+    pass
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether memory ran out, which says nothing about what was to run. (torch has no error of its own for that.)"""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)

@@ -3,7 +3,8 @@
 The module itself answers until kernels are proved. Then a class that stands for them takes the place of the captured one, after
 a call that both answered alike.
 
-State: a real call, until something is proved on it; the class that is in the table now.
+State: a real call, until something is proved on it; the class that is in the table now; the shadow, the audit and the duel that
+wait for calls, each beside the others.
 """
 
 from __future__ import annotations
@@ -52,23 +53,25 @@ class ClassSubject:
     def __init__(self, name: str, family: Family, table: ClassTable, served: ServedClass, rules: Rules) -> None:
         # The family holds this, and this holds nothing of it: a model that nobody holds any more goes at once.
         self.name, self.config, self.events = f"{name}: {served.guard.shapes}", family.config, family.events
+        self.fuel = family.fuel
         self._family, self._table = weakref.proxy(family), weakref.proxy(table)
         self._captured = self._serving = served
         self._sample: Sample[_Taken] = Sample()
         self._last: Hashable = None  # form that somebody looked at
         self._refused = False  # a call whose inputs nothing can be proved on was met, and told
         self._ready: ServedClass | None = None  # has prepared weights for the next candidate
+        self._waiting: dict[str, Shadow | Duel] = {}  # by what asked for it
         self.controller = Controller(self, rules)
         served.watcher = weakref.proxy(self)
 
     # what calls tell, in callers' threads
 
     def called(self, call: Call, served: ServedClass, seconds: float, count: int = 1) -> None:
-        special, self._last = self._serving.special, call.shapes
+        duel, self._last = self._waiting.get("duel"), call.shapes
         self._sample.offer(call.shapes, math.inf if served.tier else seconds, lambda: self._take(call))
         self.controller.note(call.shapes, served.tier, seconds, count)
-        if isinstance(special, Duel):
-            special.note(served, seconds)
+        if isinstance(duel, Duel) and duel.takes(call.shapes):
+            duel.note(served, seconds)
 
     def changed(self, reason: str) -> None:
         self.controller.changed(reason)
@@ -156,24 +159,24 @@ class ClassSubject:
         return made
 
     def shadow(self, candidate: ServedClass, form: Hashable | None, report: Report) -> None:
-        if candidate.proven:  # trials are off
-            report(Judged())
-            return
-
         def told(judged: Judged) -> None:
-            self._serving.special = None
+            self._over("shadow", shadow)
             report(judged)
 
-        self._serving.special = Shadow(candidate, form, told, self.controller.later)
+        shadow = Shadow(candidate, form, told, self.controller.later)
+        self._await("shadow", shadow)
 
     def duel(self, form: Hashable, other: ServedClass | None, report: Timed) -> None:
-        serving = self._serving
-
         def told(times: Any) -> None:
-            serving.special = None
+            self._over("duel", duel)
             report(times)
 
-        serving.special = Duel(serving, other or self._captured, form, told, outsider=other is None)
+        duel = Duel(self._serving, other or self._captured, form, told, outsider=other is None)
+        self._await("duel", duel)
+
+    def end_duel(self) -> None:
+        self._waiting.pop("duel", None)
+        self._show()
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         """The module answers the next call, and what serves does when the caller has gone on. Where it answers otherwise the
@@ -183,12 +186,32 @@ class ClassSubject:
             return
 
         def told(judged: Judged) -> None:
-            serving.special = None
+            self._over("audit", audit)
             if judged.reason:
                 self.publish(None)
             report(form, judged)
 
-        serving.special = Shadow(serving, form, told, self.controller.later)
+        audit = Shadow(serving, form, told, self.controller.later)
+        self._await("audit", audit)
+
+    def _await(self, what: str, special: Shadow | Duel) -> None:
+        """Have calls answered for it. Shadows and audits are one call each: a duel goes on behind them."""
+        self._waiting[what] = special
+        self._show()
+
+    def _over(self, what: str, special: Shadow | Duel) -> None:
+        """It takes no calls any more. Called by any thread."""
+
+        def forget() -> None:
+            if self._waiting.get(what) is special:
+                self._waiting.pop(what, None)
+                self._show()
+
+        self.controller.later(forget)
+
+    def _show(self) -> None:
+        found = map(self._waiting.get, ("shadow", "audit", "duel"))
+        self._serving.specials = tuple(special for special in found if special is not None)
 
     @property
     def executor(self) -> Executor | None:
@@ -198,8 +221,9 @@ class ClassSubject:
         chosen = candidate or self._captured
         if candidate is not None:
             candidate.proven = True  # each of its parts was: it was shadowed, or is what is left of one that was
+        self._waiting.clear()
         with self._table.lock:
-            self._serving.special = None
+            self._serving.specials = ()
             if self._family.open and chosen is not self._serving:
                 self._table.replace(self._serving, chosen)
             self._serving = chosen

@@ -44,6 +44,7 @@ from hotfuse.adaptive.message import (
     Retire,
     Shadow,
     Shadowed,
+    Spent,
     Spotted,
     Tick,
     Withdraw,
@@ -164,8 +165,10 @@ class Controller:
         """Tell the machine of the calls since the last look, and of the time."""
         self._posted, self._unseen, self._unseen_s = False, 0, 0.0
         now_s = time.monotonic()
+        seen: Counter[str] = Counter()
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
+            seen[text] += count
             self._keep_form(text, form)
             if tier and (baked := Baked(text)) in self._lineup.serving:
                 self.baked_calls[str(baked)] += count
@@ -177,6 +180,7 @@ class Controller:
         self._spot(now_s)
         self._tell(Queue(now_s, self._making.queue))
         self._tell(Tick(now_s))
+        self._contests.count(seen)
         self._contests.begin(self._forms, self._lineup.serving, self._measured)
         self._making.go_on(self._state)
         if self._audits.is_due(now_s) and not self._closed:
@@ -222,7 +226,7 @@ class Controller:
         if isinstance(event, BuildFailed):
             self._learning.lost(event.target, event.now_s)
         before = self._state.memory
-        self._state, decisions = step(self._state, event)
+        decisions = self._step(event)
         if any(isinstance(d, Withdraw | Retire) and isinstance(d.target, Generic) for d in decisions):
             self._serve(())  # at once, before what stands on it goes piece by piece
         for decision in decisions:
@@ -233,6 +237,17 @@ class Controller:
                 self._note(decision)
         if self._state.memory is not before:
             self._making.remember(self._state.memory, event.now_s)
+
+    def _step(self, event: Event) -> tuple[Decision, ...]:
+        """The machine's decisions, of which publications draw on the model's fuel."""
+        told: tuple[Decision, ...] = ()
+        with self._subject.fuel.held() as fuel:
+            elsewhere = fuel.spent - self._state.published
+            if elsewhere != self._state.elsewhere:
+                self._state, told = step(self._state, Spent(event.now_s, elsewhere))
+            self._state, decided = step(self._state, event)
+            fuel.spent = self._state.published + elsewhere
+        return (*told, *decided)
 
     def _note(self, message: Event | Decision) -> None:
         """An event for whoever reads the story later."""
@@ -290,6 +305,7 @@ class Controller:
 
     def _serve(self, targets: tuple[Target, ...]) -> None:
         self._lineup.serve(targets)
+        self._shadow_again("something else serves now")
         self._contests.restart()
         self.watch.replaced()
         self._drifting.replaced(self.watch)
@@ -311,13 +327,22 @@ class Controller:
 
     def _shadowed(self, decision: Shadow, judged: Judged) -> None:
         """A call was. Where more of them must agree the next one is, too."""
-        target, reason = decision.target, judged.reason
+        target, attempt, reason = decision.target, decision.attempt, judged.reason
         if reason and not self._closed:
             self._making.was_wrong(target, reason, judged.inputs)
-        self._told(Shadowed(time.monotonic(), target, decision.attempt, not reason, reason))
+        shadowed = Shadowed(time.monotonic(), target, attempt, not reason, reason)
+        self._told(failed(decision, judged.untold) if judged.untold else shadowed)
         live = self._state.find(target)
-        if live is not None and (live.attempt, live.stage) == (decision.attempt, "shadowing"):
-            self._try(decision)
+        if live is not None and live.attempt == attempt:
+            self._shadow_again("more calls must agree")
+
+    def _shadow_again(self, reason: str) -> None:
+        """Ask for a shadowed call of what still waits for one, beside what serves now."""
+        for live in self._state.live:
+            if live.stage == "shadowing" and live.target in self._lineup.made:
+                decision = Shadow(live.target, live.attempt, self._state.rules.shadow_calls - live.agreed, reason)
+                self._note(decision)
+                self._try(decision)
 
     # while it serves
 
@@ -347,7 +372,8 @@ class Controller:
         proved again."""
         now_s, reason = time.monotonic(), judged.reason
         self._audits.done(now_s, judged.cost_s)
-        self._subject.events.emit("audit.failed" if reason else "audit.passed", str(form), reason, cost_s=judged.cost_s)
+        kind = "audit.failed" if reason else "audit.lost" if judged.untold else "audit.passed"
+        self._subject.events.emit(kind, str(form), reason or judged.untold, cost_s=judged.cost_s)
         if not reason:
             return
         baked = Baked(str(form))

@@ -13,6 +13,7 @@ A target is made in one order and no other:
     proving     Disproved, some units                   built       Quarantine the units; it is proved without them
     proving     Disproved, all of it or nothing new     -           Retire, Quarantine
     shadowing   Shadowed, agrees, often enough          serving     Retire what it replaces, Publish, Measure
+    shadowing   the same, but no fuel is left           -           Retire
     serving     Measured, pays                          serving
     serving     Measured, does not pay                  -           Retire, Rest (backs off)
     not serving BuildFailed                             -           Retire, Rest (backs off), or barred if that lasts
@@ -59,11 +60,12 @@ from hotfuse.adaptive.message import (
     Retire,
     Shadow,
     Shadowed,
+    Spent,
     Spotted,
     Tick,
     Withdraw,
 )
-from hotfuse.adaptive.promotion import budget_s, in_the_making, next_target, rivals, surplus
+from hotfuse.adaptive.promotion import budget_s, in_the_making, is_spent, next_target, rivals, surplus
 from hotfuse.adaptive.state import (
     Live,
     Stage,
@@ -117,6 +119,8 @@ def _take(state: State, event: Event) -> Outcome:
             return _measured(state, event)
         case Queue():
             return replace(state, queue=max(0, event.length)), []
+        case Spent():
+            return replace(state, elsewhere=event.elsewhere), []
         case Changed():
             return _changed(state, event)
         case Recalled():
@@ -247,6 +251,8 @@ def _shadowed(state: State, event: Shadowed) -> Outcome:
     if live is None:
         return state, []
     live = replace(live, agreed=live.agreed + 1)
+    if is_spent(state):  # by other parts of the model, since this was begun
+        return _retire(state, event.target, f"all {state.rules.fuel} decisions that the fuel allows were made")
     return _publish(state, live) if live.agreed >= state.rules.shadow_calls else (state.put(live), [])
 
 

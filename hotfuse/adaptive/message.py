@@ -53,7 +53,7 @@ class Built:
 @dataclass(frozen=True)
 class BuildFailed:
     """A build, or what comes after it up to publication, came to nothing, for no fault of its answers: a compiler refused or
-    hung, a worker died. `lasting`: it would fail again, so it is not tried again."""
+    hung, a worker died, memory ran out. `lasting`: it would fail again, so it is not tried again."""
 
     now_s: float
     target: Target
@@ -115,6 +115,14 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Of the fuel that a machine has in common with others, for other parts of the same model, these spent so much by now."""
+
+    now_s: float
+    elsewhere: int
+
+
+@dataclass(frozen=True)
 class Changed:
     """Weights, module or machine changed: what was proved is not any more. What was built still is; where the graph or the
     instruction set changed it is another model, with a state of its own."""
@@ -145,7 +153,20 @@ class Tick:
 
 
 Event = (
-    Called | Spotted | Built | BuildFailed | Proved | Disproved | Shadowed | Measured | Queue | Changed | Recalled | Kept | Tick
+    Called
+    | Spotted
+    | Built
+    | BuildFailed
+    | Proved
+    | Disproved
+    | Shadowed
+    | Measured
+    | Queue
+    | Spent
+    | Changed
+    | Recalled
+    | Kept
+    | Tick
 )
 
 # ---- what to do about it; `reason` is a sentence

@@ -42,8 +42,8 @@ def objection(state: State, target: Target) -> str:
     tier = 2 if isinstance(target, Baked) else 1
     if rules.tier < tier:
         return f"it is of tier {tier}, and tier {rules.tier} is the highest allowed"
-    if 0 <= rules.fuel <= state.published:
-        return f"all {rules.fuel} publications that the fuel allows are spent"
+    if is_spent(state):
+        return f"all {rules.fuel} decisions that the fuel allows were made"
     if not isinstance(target, Generic) and not state.serves(base_of(target)):
         return f"the {base_of(target)} that it stands on do not serve"
     making = in_the_making(state)
@@ -54,6 +54,12 @@ def objection(state: State, target: Target) -> str:
     if live.stage == "serving":
         return "it serves"
     return "" if state.quiet.is_over(state.now_s) else f"the model changed {state.quiet.times} times of late"
+
+
+def is_spent(state: State) -> bool:
+    """Whether nothing may be published any more."""
+    rules = state.rules
+    return 0 <= rules.fuel <= state.published + state.elsewhere
 
 
 def in_the_making(state: State) -> Live | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.runtime.difference import difference
+from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.serving import Serving
 from hotfuse.runtime.session import Session
-from hotfuse.runtime.turns import SAMPLE_BYTES, Duel, Judged, Report, Shadow, Timed
+from hotfuse.runtime.turns import SAMPLE_BYTES, Duel, Judged, Report, Shadow, Timed, Times, judged_of
 
 if TYPE_CHECKING:
     from hotfuse.adaptive.subject import Kernels
@@ -46,6 +48,7 @@ class SessionSubject:
 
     def __init__(self, session: Session, rules: Rules) -> None:
         self._held = weakref.ref(session)  # a model that nobody holds any more goes at once
+        self.fuel = Fuel(session.config.fuel)
         self._sample: Sample[dict[str, Array]] = Sample()
         self._shadow: Shadow | None = None
         self._duel: Duel | None = None
@@ -88,9 +91,9 @@ class SessionSubject:
             self.controller.later(lambda: self._send_audit(*copied, *audit))
         if isinstance(special, Shadow) and serving is session.base:
             self._give(special, given, results)
-            session.look_at_next()  # for a duel that waits
         elif isinstance(special, Duel):
             special.note(serving, seconds)
+        if self._duel is not None:
             session.look_at_next()
         elif self._curious > 0 or self.controller.awaits_audit:  # nobody counts those that are not looked at
             self._curious = max(0, self._curious - 1)
@@ -103,7 +106,11 @@ class SessionSubject:
         if sum(map(_bytes, (*given, *results))) > SAMPLE_BYTES:
             self._judge(shadow, given, results)
             return
-        copied = list(map(_copy, given)), list(map(_copy, results))
+        try:
+            copied = list(map(_copy, given)), list(map(_copy, results))
+        except MemoryError as error:
+            shadow.report(judged_of(error))
+            return
 
         def judge() -> None:
             Unhurried().rest()
@@ -227,19 +234,28 @@ class SessionSubject:
         try:
             with beside_calls():
                 results = shadow.candidate.executor.run(given)
+            reason = difference([signature.name for signature in self._session.outputs], results, own)
         except (BadIndex, DimError):  # inputs that it was not made for, which tier 0 answers: no evidence
             if self._shadow is None:  # what was asked for meanwhile comes first
                 self.shadow(shadow.candidate, shadow.form, shadow.report)
         except Exception as error:
-            shadow.report(Judged(f"{type(error).__name__}: {error}", self._named(given)))
+            judged = judged_of(error)
+            shadow.report(replace(judged, inputs=self._named(given)) if judged.reason else judged)
         else:
-            reason = difference([signature.name for signature in self._session.outputs], results, own)
             shadow.report(Judged(reason, self._named(given) if reason else None))
 
     def duel(self, form: Hashable, other: Serving | None, report: Timed) -> None:
         session = self._session
-        self._duel = Duel(session.best, other or session.base, form, report, outsider=other is None)
+
+        def told(times: Times) -> None:
+            self.end_duel()
+            report(times)
+
+        self._duel = Duel(session.best, other or session.base, form, told, outsider=other is None)
         self.look_at_next()
+
+    def end_duel(self) -> None:
+        self._duel = None
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         self._audit = submit, report
@@ -259,8 +275,7 @@ class SessionSubject:
             if isinstance(reply, AuditReply):
                 report(form, Judged(reply.reason, self._named(given) if reply.reason else None, reply.cpu_s))
             else:
-                report(form, Judged())  # nobody looked: that says nothing
-                session.events.emit("audit.lost", str(form), f"{type(reply).__name__}: {reply}")
+                report(form, Judged(untold=f"{type(reply).__name__}: {reply}"))
 
         label = f"{self.name}: audit"
         submit(

@@ -21,7 +21,7 @@ class Rules:
     """The numbers that decide. Seconds are those of what serves, decayed, unless they say otherwise."""
 
     tier: int = 2  # the highest allowed
-    fuel: int = -1  # publications allowed, to find the first bad one by halving; -1 is any number
+    fuel: int = -1  # decisions allowed to the whole model, to find the first bad one by halving; -1 is any number
     # What a target must be able to save before it is built. A build costs 0.2 s of a core that often idles (BERT-base, README).
     budget_s: float = 0.05
     generic_gain: float = 0.5  # of tier 0's time, expected of tier 1: 0.32 to 0.73 on BERT-base and others (README)
@@ -81,6 +81,7 @@ class State:
     attempts: int = 0
     void: int = 0  # the last attempt before the model changed
     published: int = 0
+    elsewhere: int = 0  # what other parts of the model spent of its fuel
     quiet: Backoff = FRESH
     review: Backoff = FRESH
     regime: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.pace import Pace
+from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.turns import Judged, Report, Timed
 from hotfuse.stress import parse
 
@@ -42,6 +43,9 @@ class Subject(Protocol):
     def config(self) -> Config: ...
     @property
     def events(self) -> EventLog: ...
+    @property
+    def fuel(self) -> Fuel:
+        """Common to all subjects of a model."""
 
     def request(self) -> BuildRequest:
         """What is to be built."""
@@ -76,11 +80,14 @@ class Subject(Protocol):
 
     def shadow(self, candidate: Any, form: Hashable | None, report: Report) -> None:
         """Have the next call (of this form, if one is named) answered by the original and by the candidate, and say whether
-        they agree."""
+        they agree; None, and why, where memory ran out."""
 
     def duel(self, form: Hashable, other: Any | None, report: Timed) -> None:
         """Have calls of a form answered by what serves and by another in turn (None: the original), and say how long both
-        took."""
+        took. Until then every call is looked at, whatever its form."""
+
+    def end_duel(self) -> None:
+        """The duel that was asked for last takes no more calls, and need not report."""
 
     def audit(self, submit: Callable[[Job], None], report: Audited) -> None:
         """Have the answer to one of the next calls held against the original's; `submit` has a job done by a worker."""

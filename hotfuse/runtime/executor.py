@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hotfuse.config import Config
-from hotfuse.errors import ExecutionError, HotfuseError, LimitExceeded
+from hotfuse.errors import ExecutionError, HotfuseError, LimitExceeded, OutOfMemory
 from hotfuse.ir.builder import infer_node
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.op import CONTENTS_LIMIT, FreshSymbols
@@ -112,7 +112,7 @@ class Executor:
                 for i, (s, shared) in enumerate(bound.outputs)
             ]
         except MemoryError as error:  # of the arena, or of the results' own memory
-            raise ExecutionError(f"there is not enough memory to run the model on these inputs: {error}") from None
+            raise OutOfMemory(f"there is not enough memory to run the model on these inputs: {error}") from None
         if watch is not None:
             watch.end()
         return results

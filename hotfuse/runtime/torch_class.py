@@ -53,7 +53,7 @@ class ServedClass:
         self.tier = 1 if runner.native else 0
         self.proven = not runner.config.trial  # whether it has answered a call as the module itself did
         self.watcher: Watcher | None = None
-        self.special: Shadow | Duel | None = None  # how some of its next calls are answered
+        self.specials: tuple[Shadow | Duel, ...] = ()  # how some of its next calls are answered
         self.curious = False  # whether the watcher wants to hear of the next one
         self._outdated = False
         self._live = live
@@ -66,6 +66,10 @@ class ServedClass:
         with contextlib.suppress(ReferenceError):  # nobody does any more
             return "" if self.watcher is None else self.watcher.why()
         return ""
+
+    def special(self, form: Hashable) -> Shadow | Duel | None:
+        """What a call of this form is for."""
+        return next((special for special in self.specials if special.takes(form)), None) if self.specials else None
 
     @property
     def prepared(self) -> tuple[str, ...]:

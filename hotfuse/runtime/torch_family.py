@@ -12,6 +12,7 @@ from hotfuse.events import EventLog
 from hotfuse.locks import make_lock
 from hotfuse.pace import Pace
 from hotfuse.records import dataclass
+from hotfuse.runtime.fuel import Fuel
 
 if TYPE_CHECKING:
     from hotfuse.runtime.torch_class import ServedClass
@@ -46,6 +47,7 @@ class Family:
 
     config: Config
     events: EventLog
+    fuel: Fuel
     budget: int = SUBMODULE_CAPTURES
     hopeless: dict[Hashable, str] = field(default_factory=dict)
     counted: tuple[Hashable, float] | None = None  # the captured share of a call in parts, and what was captured before it

@@ -8,6 +8,7 @@ Every criterion is explicit, and `report()` tells how each was met or not:
     frequency   one follows the other, and nothing else does, in nearly all of many recent calls
     locality    the second takes what the first makes, and all else it takes is known when the first is called
     resources   together they are not larger than a graph may be; neither changes anything in place nor draws random numbers
+    fuel        a join is one of the decisions that the model may make (`Config.fuel`)
     time        calls through the chain are faster than through its parts, by more than noise; looked at again now and then
 
 A chain whose promises are not kept (calls stopped following each other) or that is slower is taken apart, and rests, longer
@@ -190,6 +191,10 @@ class Joins:
                 self._rows[rest[0]] = Row(rest, row.frequency)
 
     def _join(self, row: Row) -> None:
+        why = self._family.fuel.draw()
+        if why:
+            row.over, row.why = True, why
+            return
         module = ChainModule([member.module for member in row.members], row.links)
         with self._family.lock:
             row.chain = self._make(module, row.name)

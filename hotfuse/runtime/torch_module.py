@@ -23,6 +23,7 @@ from hotfuse.config import Config, resolve
 from hotfuse.errors import ConfigError
 from hotfuse.events import EventLog
 from hotfuse.frontends.torch_request import FunctionModule
+from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_serving import Member
 from hotfuse.runtime.torch_twin import make_plain, share_state, subclass
@@ -48,7 +49,7 @@ class Controls:
         self.module = module
         self.config = config
         self.events = EventLog(config.max_events) if events is None else events
-        self.family = Family(config, self.events, adapt=adapt)
+        self.family = Family(config, self.events, Fuel(config.fuel), adapt=adapt)
         self.root = Member(module, name, self.family)
 
     def settle(self, timeout_s: float | None = None) -> bool:

@@ -16,7 +16,7 @@ State of a `Member`: counts of calls, and the members for submodules, which it m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,7 +24,6 @@ import torch
 from hotfuse.config import Config
 from hotfuse.errors import CaptureError, ExecutionError, HotfuseError
 from hotfuse.locks import make_lock
-from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.torch_captures import Captures
 from hotfuse.runtime.torch_classes import ClassTable
@@ -32,7 +31,7 @@ from hotfuse.runtime.torch_count import note_answer
 from hotfuse.runtime.torch_family import Family
 from hotfuse.runtime.torch_guard import Call, Miss, bypass, read_call
 from hotfuse.runtime.torch_parts import Parts
-from hotfuse.runtime.turns import Judged, Shadow
+from hotfuse.runtime.turns import Shadow
 from hotfuse.stress import parse
 
 if TYPE_CHECKING:
@@ -192,11 +191,10 @@ class Member:
         """The answer of the first class whose guard holds, or a Miss; that of the module itself, if it was asked as well."""
         missed = _NOTHING if self.classes else Miss("")
         for found in self.table.fitting(call):
-            served, special = found, found.special
-            if special is not None and special.takes(call.shapes):
-                if isinstance(special, Shadow):
-                    return self._shadow(special, call, eager)
-                served = special.turn()
+            special = found.special(call.shapes)
+            if isinstance(special, Shadow):
+                return self._shadow(special, call, eager)
+            served = found if special is None else special.turn()
             if not takes_over(self.config, served):
                 return Miss("", waiting=served)
             proven = served.proven  # as it is now: another thread may be at its first call, too
@@ -209,7 +207,7 @@ class Member:
                 self._renewed(served)
             if not isinstance(answer, Miss):
                 note_answer(served.program)
-                watched, found.curious = special is not None or found.curious, False
+                watched, found.curious = bool(found.specials) or found.curious, False
                 return _Answer(answer, served, watched) if proven else self._judge(served, answer, eager)
             missed = answer
         self._miss(missed.reason)
@@ -224,7 +222,10 @@ class Member:
 
     def _judge(self, served: ServedClass, trial: Trial, eager: Callable[[], Any]) -> _Own:
         """The module's own answer to the first call of a class, which serves from now on or never again."""
-        own, difference = trial.judge(eager)
+        from hotfuse.runtime.torch_trial import own_answer
+
+        own = own_answer(eager)
+        difference = trial.judge(own)
         served.proven = not difference
         if difference:
             self.captures.kept.disown(served.runner.captured)
@@ -236,66 +237,11 @@ class Member:
         return _Own(own, agreed=not difference)
 
     def _shadow(self, shadow: Shadow, call: Call, eager: Callable[[], Any]) -> _Own | Miss:
-        """The module's own answer to a call that a candidate answers, too; whether they are alike is told to who asked."""
-        from hotfuse.runtime.torch_trial import can_wait, keep_leaves, own_answer
+        """The module's own answer to a call that a candidate answers, too."""
+        from hotfuse.runtime.torch_shadow import shadow_call
 
-        begun_s = time.perf_counter()
-        if shadow.later is not None and can_wait(shadow.candidate):
-            own = own_answer(eager)
-            if shadow.claim():
-                self._shadow_later(shadow, call, own, shadow.later, begun_s)
-            return _Own(own, agreed=False)
-        leaves = keep_leaves(call)
-        try:
-            trial = _begin_trial(shadow.candidate, call)
-        except HotfuseError as error:
-            shadow.report(_judged(shadow, _told(error), leaves, time.perf_counter() - begun_s))
-            return Miss("")
-        if isinstance(trial, Miss):
-            return trial
-        own, difference = trial.judge(eager)
-        if difference:
-            self.captures.kept.disown(shadow.candidate.runner.captured)
-        shadow.report(_judged(shadow, difference, leaves, time.perf_counter() - begun_s))
-        return _Own(own, agreed=False)
-
-    def _shadow_later(
-        self, shadow: Shadow, call: Call, own: Any, later: Callable[[Callable[[], None]], None], begun_s: float
-    ) -> None:
-        """Have a candidate answer a call when its caller has gone on: together both would take twice a call's time. What is too
-        large to be kept for so long is judged at once."""
-        from hotfuse.runtime.threads import beside_calls
-        from hotfuse.runtime.torch_trial import keep_leaves, witness
-
-        def judge() -> None:
-            again_s = time.perf_counter()
-            try:
-                with beside_calls():
-                    difference = seen.judge(shadow.candidate)
-            except Exception as error:  # there may be a caller, whose call must not fail of it
-                difference = _told(error)
-            if difference is None:
-                shadow.release()
-                return
-            if difference:
-                self.captures.kept.disown(shadow.candidate.runner.captured)
-            leaves = seen.call.leaves if seen.is_kept else keep_leaves(call) if difference else None
-            shadow.report(_judged(shadow, difference, leaves, spent_s + time.perf_counter() - again_s))
-
-        def judge_later() -> None:
-            Unhurried().rest()
-            judge()
-
-        try:
-            seen = witness(shadow.candidate, call, own)
-        except CaptureError as error:
-            shadow.report(Judged(_told(error)))
-            return
-        spent_s = time.perf_counter() - begun_s
-        if seen.is_kept:
-            later(judge_later)
-        else:
-            judge()
+        own = shadow_call(shadow, call, eager, self.captures.kept.disown)
+        return own if isinstance(own, Miss) else _Own(own, agreed=False)
 
     def _miss(self, why: str) -> None:
         if why:
@@ -335,17 +281,6 @@ class Member:
 
 
 _NOTHING = Miss("nothing captured fits this call")
-
-
-def _judged(shadow: Shadow, difference: str, leaves: Sequence[Any] | None, cost_s: float) -> Judged:
-    """What came of a candidate's answer to a call that had these leaves."""
-    inputs = shadow.candidate.inputs(leaves) if difference and leaves is not None else None
-    return Judged(difference, inputs, cost_s)
-
-
-def _told(error: Exception) -> str:
-    """What an error says; never nothing, which would mean that all is well."""
-    return str(error) or type(error).__name__
 
 
 class _Answer(NamedTuple):

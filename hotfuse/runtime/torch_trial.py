@@ -37,13 +37,12 @@ class Trial:
     places: Sequence[torch.Tensor]
     written: Sequence[torch.Tensor]
 
-    def judge(self, eager: Callable[[], Any]) -> tuple[Any, str]:
-        """The module's own answer, and in what the plan's differs from it; "" if it does not."""
-        own = own_answer(eager)
+    def judge(self, own: Any) -> str:
+        """In what the plan's answer differs from the module's own; "" if it does not."""
         try:
-            return own, self.differs(*take_apart(own))
+            return self.differs(*take_apart(own))
         except CaptureError as error:
-            return own, str(error)
+            return str(error)
 
     def differs(self, leaves: Sequence[Any], form: Form) -> str:
         """In what the plan's answer differs from the module's, which has these leaves; "" if it does not."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from hotfuse.errors import is_shortage
 from hotfuse.records import dataclass
 
 DUEL_CALLS = 16  # of each side; a difference of 3 % shows where calls vary by 10 %
@@ -25,13 +26,20 @@ Timed = Callable[["Times"], None]
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What came of a call that the original answered and another, too: in what they differ, "" if they agree; and where they do
-    not, the call's inputs by name, nobody's but ours, if these can be had. Then the seconds that
-    all of it took."""
+    """What came of a call that the original answered and another, too: in what they differ, "" if they agree or nobody can
+    tell; where they do, the call's inputs by name, nobody's but ours, if these can be had; the seconds that all of it took; and
+    why nobody can tell."""
 
     reason: str = ""
     inputs: Mapping[str, Any] | None = None
     cost_s: float = 0.0
+    untold: str = ""
+
+
+def judged_of(error: Exception) -> Judged:
+    """Of a call that failed: where memory ran out, nothing speaks against who answered it."""
+    text = f"{type(error).__name__}: {error}"
+    return Judged(untold=text) if is_shortage(error) else Judged(text)
 
 
 @dataclass(frozen=True)

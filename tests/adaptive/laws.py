@@ -31,6 +31,7 @@ from hotfuse.adaptive.message import (
     Retire,
     Shadow,
     Shadowed,
+    Spent,
     Tick,
     Withdraw,
 )
@@ -69,6 +70,7 @@ class Witness:
         self.unfused: list[tuple[float, float]] = []
         self.kept: set[Target] = set()
         self.queue = 0
+        self.elsewhere = 0
 
     def tell(self, event: Event) -> tuple[Decision, ...]:
         self.now_s = max(self.now_s, event.now_s)
@@ -103,6 +105,8 @@ class Witness:
                 self.kept.add(event.target)
             case Queue():
                 self.queue = event.length
+            case Spent():
+                self.elsewhere = event.elsewhere
             case Built():
                 if self.under_way.get(event.target) == event.attempt:
                     del self.under_way[event.target]
@@ -217,7 +221,7 @@ class Witness:
         assert decision.target not in self.under_way, "one build of a target at a time"
         assert decision.target not in self.serving, "what serves is not built"
         assert self.now_s >= self.not_before.get(decision.target, 0.0), "back-off is respected"
-        assert not 0 <= self.rules.fuel <= len(self.publications), "without fuel nothing is built"
+        assert not 0 <= self.rules.fuel <= len(self.publications) + self.elsewhere, "without fuel nothing is built"
         if decision.target in self.kept:
             self.kept.remove(decision.target)
         elif decision.target == Generic():
@@ -236,7 +240,7 @@ class Witness:
         assert target not in self.wrong, "nothing wrong is published"
         assert target not in self.serving, "nothing is published twice"
         self.publications.append(decision)
-        assert self.rules.fuel < 0 or len(self.publications) <= self.rules.fuel, "fuel is respected"
+        assert self.rules.fuel < 0 or len(self.publications) + self.elsewhere <= self.rules.fuel, "fuel is respected"
         self.serving.add(target)
         self.open.pop(target, None)
 

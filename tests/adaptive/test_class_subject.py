@@ -17,9 +17,11 @@ import torch
 
 import hotfuse
 from hotfuse.adaptive import audits
+from hotfuse.adaptive.class_subject import ClassSubject
 from hotfuse.adaptive.maker import Maker
 from hotfuse.runtime import torch_trial
 from hotfuse.runtime.torch_module import controls
+from hotfuse.runtime.torch_serving import Member
 from hotfuse.runtime.torch_trial import Witnessed
 from tests.adaptive.waiting import in_background, in_vain
 
@@ -50,16 +52,20 @@ def serve(fast: Any, model: torch.nn.Module, until: Callable[[], Any], limit_s: 
 
 
 @pytest.mark.parametrize("trial", [True, False])
-def test_kernels_come_by_themselves(tmp_path: Path, trial: bool) -> None:
+def test_kernels_come_by_themselves(tmp_path: Path, trial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadowed: list[bool] = []
+    shadow = Member._shadow
+    monkeypatch.setattr(Member, "_shadow", lambda *given: (shadowed.append(True), shadow(*given))[1])
     model = Net().eval()
     fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), trial=trial)
     events = controls(fast).events
     with torch.no_grad():
-        serve(fast, model, lambda: events.of("capture.done"))
+        serve(fast, model, lambda: controls(fast).family.adapted and not controls(fast).root.pending)
         assert "generic kernels: " in fast.report().why or "it could save " in fast.report().why or events.of("tier.publish")
         serve(fast, model, lambda: events.of("tier.publish"))
         kinds = [e.kind.removeprefix("tier.") for e in events.of("tier") if e.kind != "tier.units"]
         assert kinds[:7] == ["build", "built", "prove", "proved", "shadow", "shadowed", "publish"]
+        assert shadowed
         assert "generated kernels answer" in fast.report().why
         answered = controls(fast).root.answered
         for rows in (2, 7, 192, 300):
@@ -90,6 +96,53 @@ def test_as_many_calls_are_shadowed_as_must_agree(monkeypatch: pytest.MonkeyPatc
     assert before[: before.index("tier.publish")].count("tier.shadowed") == 3
     assert len(judged) >= 3 * trial
     fast.close()
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_a_candidate_that_is_wrong_never_serves(tmp_path: Path, trial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, lambda call: torch.zeros(192, 512))
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), trial=trial, reproductions="off")
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.quarantine"))
+        serve(fast, model, lambda: True)
+    assert not controls(fast).events.of("tier.publish")
+    fast.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("error", [MemoryError("planted"), RuntimeError("planted: can't allocate memory")])
+def test_memory_that_runs_out_in_a_shadowed_call_speaks_against_no_kernel(
+    tmp_path: Path, error: Exception, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(call: Any) -> Any:
+        raise error
+
+    if at_once:  # as if the model wrote into what it is given
+        monkeypatch.setattr(torch_trial, "can_wait", lambda served: False)
+    plant(monkeypatch, fail)
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"))
+    events = controls(fast).events
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.buildfailed"))
+        serve(fast, model, lambda: True)
+    assert "planted" in events.of("tier.buildfailed")[0].reason
+    assert events.of("tier.rest")
+    assert not events.of("tier.quarantine")
+    fast.close()
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> None:
+    """Have candidates answer calls so."""
+    make = ClassSubject.make
+
+    def made(self: ClassSubject, *given: Any) -> Any:
+        candidate: Any = make(self, *given)
+        candidate.answer = answer
+        return candidate
+
+    monkeypatch.setattr(ClassSubject, "make", made)
 
 
 def test_weights_that_change_are_seen(tmp_path: Path) -> None:
@@ -275,4 +328,33 @@ def test_inputs_that_are_too_large_are_not_kept_and_that_is_told(monkeypatch: py
         serve(fast, model, lambda: events.of("tier.publish"), rows=100)  # these can be
     (refused,) = events.of("sample.refused")
     assert "too large" in refused.reason
+
+
+def test_a_shadow_an_audit_and_a_duel_that_wait_together_all_end(tmp_path: Path) -> None:
+    """None takes another's place: who asked waits for what comes of it. Calls of other forms are no calls of a duel."""
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache=str(tmp_path / "cache"), tier=1)
+    with torch.no_grad():
+        serve(fast, model, lambda: controls(fast).events.of("tier.publish"))
+        (subject,) = controls(fast).family.adapted
+        told: list[str] = []
+        x, other = torch.randn(192, 512), torch.randn(3, 512)
+        subject.controller.close()  # type: ignore[attr-defined]  # it asks for nothing of its own in between
+
+        def ask() -> None:
+            closed: Any = subject
+            closed.publish(closed._serving)
+            closed.duel((x.shape,), None, lambda times: told.append(f"duel: {times.with_s > 0}"))
+            closed.audit(None, lambda form, judged: told.append(f"audit: {judged.reason}"))
+            closed.shadow(closed._captured, (x.shape,), lambda judged: told.append(f"shadow: {judged.reason}"))
+
+        fast(x)  # what is audited is a call of the last form
+        in_background(ask)
+        for _ in range(100):
+            fast(x)
+            assert not fast(other).isnan().any()
+        in_background(lambda: None)  # what was posted before it is done
+        in_background(lambda: None)
+    assert sorted(told) == ["audit: ", "duel: True", "shadow: "]
+    assert controls(fast).root.classes[0].specials == ()
     fast.close()

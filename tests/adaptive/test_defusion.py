@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import hotfuse
-from hotfuse.adaptive import contests
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.making import Making
 from hotfuse.adaptive.message import Spotted
@@ -109,16 +108,15 @@ def test_generic_kernels_that_are_slower_than_the_original_go_again(session: Ses
 
 
 def test_a_slow_group_is_spotted_in_traces_and_taken_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is slow here but what is taken apart; that the whole does not pay either is not to be found first."""
+    """All is slow here but what is taken apart. Whether all of it pays together is measured, too."""
     plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product", 20)
-    ask = contests.Contests.ask
-    monkeypatch.setattr(contests.Contests, "ask", lambda self, m: None if isinstance(m.target, Generic) else ask(self, m))
     calls_until(session, lambda: is_fused(session), 100_000)
     began = session.calls
     calls_until(session, lambda: any(isinstance(t, Split) for t in lineup(session)), CALLS)
     assert "should take" in session.events.of("tier.spotted")[0].reason
     (edit,) = (t for t in lineup(session) if isinstance(t, Split))
     calls_until(session, lambda: measured(session, edit), 1000)
+    calls_until(session, lambda: measured(session, Generic()), 1000)
     print(f"measured {session.calls - began} calls after publication")
 
 

@@ -29,6 +29,7 @@ from hotfuse.adaptive.message import (
     Retire,
     Shadow,
     Shadowed,
+    Spent,
     Tick,
     Withdraw,
 )
@@ -38,7 +39,7 @@ from hotfuse.adaptive.target import Baked, Generic, Merged, Split
 from hotfuse.errors import VerifyError
 from hotfuse.ir.record_form import read_record, write_record
 from hotfuse.runtime.backoff import Backoff
-from tests.adaptive.story import Story, kinds, serving_generic
+from tests.adaptive.story import Story, good_answer, kinds, serving_generic
 
 GENERIC = Generic()
 
@@ -389,7 +390,21 @@ def test_fuel_bounds_what_is_published(fuel: int) -> None:
         story.call(form, tier=1, seconds=10.0)
         story.settle()
     assert story.published() == [GENERIC, Baked("a"), Baked("b")][:fuel]
-    assert f"all {fuel} publications" in objection(story.state, Baked("c"))
+    assert f"all {fuel} decisions" in objection(story.state, Baked("c"))
+
+
+def test_fuel_that_others_spent_meanwhile_keeps_a_target_from_being_published() -> None:
+    story = Story(Rules(fuel=2))
+    story.tell(Spent(0.0, 1))
+    story.call()
+    for answer in (Build, Prove):
+        story.tell(good_answer(story.last(answer), story.now_s))
+    shadow = story.last(Shadow)
+    story.tell(Spent(story.now_s, 2))
+    story.tell(good_answer(shadow, story.now_s))
+    assert story.published() == []
+    assert story.retired() == [GENERIC]
+    assert "all 2 decisions" in objection(story.state, GENERIC)
 
 
 def test_a_change_spends_fuel_as_well() -> None:

@@ -35,6 +35,7 @@ from hotfuse.adaptive.message import (
     Queue,
     Shadow,
     Shadowed,
+    Spent,
     Spotted,
     Tick,
 )
@@ -209,6 +210,14 @@ class Traffic(RuleBasedStateMachine):
         self.tell(Queue(self.now_s, length))
         self.tell(Called(self.now_s, "a", 0, seconds, 5))
 
+    @rule(form=st.sampled_from(FORMS), steps=st.integers(1, 6), more=st.integers(1, 4))
+    def spend(self, form: Baked, steps: int, more: int) -> None:
+        """Other parts of the model publish while something is in the making."""
+        asked = self.heat(form, 0.0)
+        self.go_well(asked, steps)
+        self.tell(Spent(self.now_s, self.witness.elsewhere + more))
+        self.go_well(asked[-1:], 4)
+
     @rule()
     def keep(self) -> None:
         self.tell(Kept(self.now_s, Generic()))
@@ -282,6 +291,8 @@ DEFECTS = {
     "back-off does not grow": ("backoff", "2.0 ** min(self.times, MOST_DOUBLINGS)", "1.0"),
     "a build under way is forgotten": ("machine", ' and live.stage != "building"]', "]"),
     "one drop of fuel too many": ("promotion", "0 <= rules.fuel <= state.published", "0 <= rules.fuel < state.published"),
+    "what others spend does not count": ("promotion", "state.published + state.elsewhere", "state.published"),
+    "what others spend meanwhile does not count": ("machine", "if is_spent(state):", "if False:"),
     "many things are in the making": ("promotion", "if making is not None and", "if False and"),
     "what gives way stays": ("machine", "if making is not None:", "if False:"),
     "a build gives way": ("promotion", 'late = making.stage != "building" and', "late ="),

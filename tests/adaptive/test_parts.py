@@ -74,6 +74,28 @@ def test_parts_get_kernels_in_the_background() -> None:
     fast.close()
 
 
+@pytest.mark.parametrize("fuel", [0, 1, 2])
+def test_all_parts_of_a_model_draw_from_the_same_fuel(fuel: int) -> None:
+    """Whoever halves it finds the first bad decision of the model, whichever part it was of."""
+    model = Early().eval()
+    fast = hotfuse.compile(model, cache="off", fuel=fuel)
+    family, events = controls(fast).family, controls(fast).events
+
+    def decided() -> int:
+        return len(events.of("tier.publish")) + len(events.of("parts.joining"))
+
+    def is_over() -> bool:
+        held = [subject.controller.why() for subject in family.adapted]  # type: ignore[attr-defined]
+        return len(held) >= 3 and all("fuel" in why for why in held if why)
+
+    call_until(fast, model, is_over, 60.0)
+    assert decided() == family.fuel.spent == fuel
+    end_s = time.monotonic() + 2.0
+    call_until(fast, model, lambda: time.monotonic() > end_s)
+    assert decided() == fuel
+    fast.close()
+
+
 @pytest.mark.long
 def test_parts_are_joined_in_the_background() -> None:
     model = Early().eval()

@@ -19,14 +19,14 @@ import onnx.parser
 import pytest
 
 import hotfuse
-from hotfuse.adaptive import spare
+from hotfuse.adaptive import contests, session_subject, spare
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.making import Making
-from hotfuse.adaptive.message import Spotted
+from hotfuse.adaptive.message import Measured, Spotted
 from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
-from hotfuse.errors import DimError, WorkerError
+from hotfuse.errors import DimError, OutOfMemory, WorkerError
 from hotfuse.runtime import build_cache
 from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 from hotfuse.runtime.cache import open_cache
@@ -342,11 +342,39 @@ def test_inputs_that_a_candidate_was_not_made_for_prove_nothing(session: Session
     assert subject._shadow == "another"  # what was asked for meanwhile stays
     (failed,) = told(fail(ValueError("broken")))
     assert failed.reason == "ValueError: broken"
+    (short,) = told(fail(OutOfMemory("full")))
+    assert (short.reason, short.untold) == ("", "OutOfMemory: full")
     (differs,) = told(lambda given: [original(given)[0] + 1])
     assert "elements differ" in differs.reason
     for judged in (failed, differs):
         assert judged.inputs is not None
         assert np.array_equal(judged.inputs["x"], feed())
+
+
+@pytest.mark.parametrize("where", ["the candidate", "copies"])
+def test_memory_that_runs_out_in_a_shadowed_call_speaks_against_no_kernel(
+    session: Session, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    rules(session, back_off_s=0.1)
+    lost: list[bool] = []
+
+    def once(original: Any) -> Any:
+        def call(*given: Any) -> Any:
+            if not lost and session.events.of("tier.shadow"):
+                lost.append(True)
+                raise MemoryError("planted")
+            return original(*given)
+
+        return call
+
+    if where == "copies":
+        monkeypatch.setattr(session_subject, "_copy", once(session_subject._copy))
+    else:
+        monkeypatch.setattr(session_subject, "difference", once(session_subject.difference))
+    serve(session, lambda: is_fused(session), 60)
+    (failed,) = session.events.of("tier.buildfailed")
+    assert "planted" in failed.reason
+    assert not session.events.of("tier.quarantine")
 
 
 def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
@@ -365,6 +393,24 @@ def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
     assert subject._special(form) is None
 
 
+def test_a_duel_that_waits_for_a_form_in_vain_ends(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call is looked at until then: those that go the short way would be known by one in many."""
+    monkeypatch.setattr(contests, "ELSEWHERE", 64)
+    monkeypatch.setattr(contests, "CLEAR", 1e9)
+    subject: Any = session.observer
+    rules(session, tier=1)
+    serve(session, lambda: is_fused(session) and subject.controller._contests._under_way is not None, 30)
+    assert subject._duel is not None
+    assert subject._duel.form == (feed().shape,)
+    calls = 0
+    while subject._duel is not None and calls < 200:
+        session.run(None, {"x": feed(1)})
+        in_background(subject.controller._look)
+        calls += 1
+    assert calls == contests.ELSEWHERE + 1
+    serve(session, lambda: session.events.of("tier.measured"), 30)
+
+
 def rules(session: Session, **changes: Any) -> None:
     """Other numbers for a session's tier machine."""
     controller: Any = session.observer.controller  # type: ignore[union-attr]
@@ -377,14 +423,6 @@ def rules(session: Session, **changes: Any) -> None:
 
 def lineup(session: Session) -> tuple[Target, ...]:
     return session.observer.controller._lineup.serving  # type: ignore[union-attr, no-any-return]
-
-
-def test_as_many_calls_are_shadowed_as_must_agree(session: Session) -> None:
-    rules(session, shadow_calls=3)
-    serve(session, lambda: is_fused(session), 60)
-    kinds = [e.kind.removeprefix("tier.") for e in session.events.of("tier") if e.kind != "tier.units"]
-    assert kinds[4:9] == ["shadow", "shadowed", "shadowed", "shadowed", "publish"]
-    assert "3 shadowed calls agreed" in session.events.of("tier.publish")[0].reason
 
 
 def test_a_hot_shape_gets_kernels_of_its_own(session: Session) -> None:
@@ -434,6 +472,41 @@ def test_units_are_edited_and_an_edit_that_does_not_pay_goes_again(session: Sess
     assert (edit in lineup(session)) == pays
     assert (unit_names(session) == before) == (not pays)
     serve(session, lambda: True)
+
+
+def test_what_is_shadowed_when_something_else_leaves_is_shadowed_beside_the_rest(session: Session) -> None:
+    serve(session, lambda: is_fused(session))
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    rules(session, build_share=0.0, keep_share=0.0)
+    one, other = (Split((group,)) for group in controller._lineup.made[Generic()].build.joints[0].groups)
+
+    def stage(target: Target) -> str:
+        live = controller.state.find(target)
+        return "" if live is None else str(live.stage)
+
+    def call_until(target: Target, wanted: str) -> None:
+        """A call at a time: what comes of each is waited for."""
+        BACKGROUND.post(lambda: controller._tell(Spotted(time.monotonic(), target, 10.0)))
+        deadline = time.monotonic() + 60
+        while stage(target) != wanted:
+            assert time.monotonic() < deadline, in_vain(session.events)
+            session.run(None, {"x": feed()})
+            assert session.settle(60)
+
+    call_until(one, "serving")
+    call_until(other, "shadowing")
+    attempt = controller.state.find(one).attempt
+    slower = Measured(time.monotonic(), one, attempt, f"({feed().shape},)", 2.0, 1.0, 0.0)
+    in_background(lambda: controller._tell(slower))
+    assert stage(one) == ""
+    serve(session, lambda: other in lineup(session), 10)
+
+
+def test_as_many_calls_are_shadowed_as_must_agree(session: Session) -> None:
+    rules(session, shadow_calls=3)
+    serve(session, lambda: is_fused(session), 30)
+    assert len(session.events.of("tier.shadowed")) == 3
+    assert "3 shadowed calls agreed" in session.events.of("tier.publish")[0].reason
 
 
 def test_an_edit_that_cannot_be_had_is_never_asked_for_again(session: Session) -> None:

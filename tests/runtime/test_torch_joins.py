@@ -12,6 +12,7 @@ import torch
 
 import hotfuse
 from hotfuse.runtime import torch_joins
+from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.torch_chain import see, wire
 from hotfuse.runtime.torch_guard import read_call
 from hotfuse.runtime.torch_joins import Joins
@@ -130,6 +131,20 @@ def test_parts_that_always_follow_each_other_are_joined(served: Served) -> None:
     report = served.fast.report()
     assert report.rows == dict(served.joins.told()) == report.json()["rows"]
     assert f"{ROW}: joined: 63 recent calls" in str(report)
+
+
+def test_a_join_is_a_decision_that_takes_fuel(served: Served) -> None:
+    family = controls(served.fast).family
+    family.fuel = Fuel(1)
+    joined(served)
+    assert family.fuel.spent == 1
+
+
+def test_without_fuel_parts_stay_apart(served: Served) -> None:
+    controls(served.fast).family.fuel = Fuel(0)
+    served.call(X, times=torch_joins.LOOK_EVERY + torch_joins.WIRED + 16)
+    assert not served.told("joining")
+    assert served.joins.told() == ((ROW, "apart: all 0 decisions that the fuel allows were made"),)
 
 
 def test_what_all_parts_are_given_is_known_from_the_first_call(served: Served) -> None:
