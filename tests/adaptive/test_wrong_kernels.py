@@ -21,7 +21,7 @@ from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime.build_jobs import BuildReply
 from hotfuse.runtime.objects import object_of
 from hotfuse.runtime.reproduction_folder import read_reproduction
-from tests.adaptive.test_session_subject import WIDTH, feed, is_fused, model, serve
+from tests.adaptive.test_session_subject import WIDTH, feed, is_fused, model, rules, serve
 from tests.adaptive.waiting import in_vain
 
 
@@ -89,6 +89,7 @@ def test_what_was_wrong_is_shown_on_the_call_that_showed_it(
                 session.run(None, {"x": x})
                 time.sleep(0.005)
 
+        rules(session, shadow_calls=1 if found_by == "audit" else 1000)
         call_until("tier.publish" if found_by == "audit" else "tier.shadow", zeros)
         call_until("tier.quarantine", other)
         assert bool(session.events.of("audit.failed")) == (found_by == "audit"), in_vain(session.events)
