@@ -36,7 +36,8 @@ def test_where_no_process_can_be_started_a_thread_builds_and_proves(tmp_path: Pa
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache"), compile_timeout_s=119.0) as session:
+    monkeypatch.setattr(build_pool, "_pool", None)  # a worker of another test may be there still
+    with hotfuse.load(model().SerializeToString(), cache=str(tmp_path / "cache")) as session:
         serve(session, lambda: is_fused(session))
         assert session.kernels
         serve(session, lambda: True)
@@ -93,6 +94,7 @@ def test_a_planner_that_fails_leaves_the_rules_and_says_so(tmp_path: Path, monke
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)  # a thread plans, which sees what is planted
+    monkeypatch.setattr(build_pool, "_pool", None)
     monkeypatch.setattr(Engine, "run", fail)
     cache = str(tmp_path / "cache")
     with hotfuse.load(model().SerializeToString(), cache=cache) as session:
