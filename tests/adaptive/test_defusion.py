@@ -110,6 +110,7 @@ def test_generic_kernels_that_are_slower_than_the_original_go_again(session: Ses
 def test_a_slow_group_is_spotted_in_traces_and_taken_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """All is slow here but what is taken apart. Whether all of it pays together is measured, too."""
     plant(monkeypatch, lambda target, program: isinstance(target, Generic) and program.name == "product", 20)
+    rules(session, back_off_s=60.0)  # each edit is tried once: another lineup begins the duel of all of it anew
     calls_until(session, lambda: is_fused(session), 100_000)
     began = session.calls
     calls_until(session, lambda: any(isinstance(t, Split) for t in lineup(session)), CALLS)
