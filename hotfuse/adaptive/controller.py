@@ -267,8 +267,8 @@ class Controller:
             else:
                 self._subject.events.emit("tier.failed", str(getattr(decision, "target", "")), reason)
                 self._lineup.serve(())
-                if isinstance(decision, Publish):  # the machine takes it for published: it is to be proved again, later
-                    self._tell(Changed(time.monotonic(), f"it could not be published: {reason}"))
+                # the machine takes it for published, or others for serving still: they are to be proved again, later
+                self._tell(Changed(time.monotonic(), f"what serves could not be replaced: {reason}"))
 
     def _carry_out(self, decision: Decision) -> None:
         match decision:

@@ -258,8 +258,15 @@ def _shadowed(state: State, event: Shadowed) -> Outcome:
 
 def _publish(state: State, live: Live) -> Outcome:
     decisions: list[Decision] = []
-    too_much = surplus(state, live.target)
-    for rival in rivals(state, live.target):
+    too_much, leaving = surplus(state, live.target), rivals(state, live.target)
+    mine, theirs = worth_s(state, live.target), sum(worth_s(state, rival.target) for rival in leaving)
+    if leaving and mine < theirs:  # they were worth less when it was begun
+        names = ", ".join(str(rival.target) for rival in leaving)
+        reason = f"it is worth {show_time(mine)} by now, and what it would replace {show_time(theirs)} ({names})"
+        state, retired = _retire(state, live.target, reason)
+        state, rest = _back_off(state, live.target, reason)
+        return state, [*retired, *rest]
+    for rival in leaving:
         if state.find(rival.target) is None:  # it stood on one that left before it
             continue
         worth, less = show_time(worth_s(state, live.target)), show_time(worth_s(state, rival.target))

@@ -287,7 +287,7 @@ class SessionSubject:
         return self._session.best.executor
 
     def publish(self, candidate: Serving | None) -> None:
-        self._shadow = self._duel = None
+        self._shadow = self._duel = self._audit = None  # who serves now is audited anew
         self._session.publish(candidate)
         self._curious = FIRST_CALLS
 

@@ -14,15 +14,17 @@ import pytest
 
 import hotfuse
 from hotfuse.adaptive import audits, session_subject
+from hotfuse.adaptive.message import Measured
 from hotfuse.adaptive.session_subject import SessionSubject
+from hotfuse.adaptive.target import Generic
 from hotfuse.errors import WorkerError
 from hotfuse.fusion.engine import Engine
 from hotfuse.runtime import build_jobs, build_pool, build_worker
 from hotfuse.runtime.child import DIED
 from hotfuse.runtime.session import Session
 from hotfuse.runtime.workers import Job
-from tests.adaptive.test_session_subject import feed, is_fused, model, serve, want
-from tests.adaptive.waiting import in_vain
+from tests.adaptive.test_session_subject import feed, is_fused, lineup, model, rules, serve, want
+from tests.adaptive.waiting import in_background, in_vain
 
 
 @pytest.fixture
@@ -142,6 +144,27 @@ def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypa
     assert "MemoryError: planted" in session.events.of("tier.failed")[0].reason
     assert not is_fused(session)
     serve(session, lambda: is_fused(session))  # it is proved again, and that one is published
+
+
+def test_where_something_cannot_be_retired_the_rest_comes_back_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: SessionSubject, candidate: Any) -> None:
+        if candidate is not None and not failed:
+            failed.append(True)
+            raise MemoryError("planted")
+        original(self, candidate)
+
+    rules(session, baked_gain=10.0, judge_s=1e9)
+    serve(session, lambda: len(lineup(session)) > 1)
+    (_, baked), controller = lineup(session), session.observer.controller  # type: ignore[union-attr]
+    failed: list[bool] = []
+    original = SessionSubject.publish
+    monkeypatch.setattr(SessionSubject, "publish", fail)
+    attempt = controller.state.find(baked).attempt
+    slower = Measured(time.monotonic(), baked, attempt, str((feed().shape,)), 2.0, 1.0, 0.0)
+    in_background(lambda: controller._tell(slower))
+    assert "planted" in session.events.of("tier.failed")[0].reason
+    assert not controller.state.serves(Generic())  # for it does not
+    serve(session, lambda: is_fused(session))
 
 
 def test_answers_that_are_too_large_to_be_copied_are_judged_at_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotfuse.adaptive.message import Build, BuildFailed, Built, Changed, Measure, Prove, Queue, Retire
 from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.state import Rules
-from hotfuse.adaptive.target import Baked, Generic, Merged
+from hotfuse.adaptive.target import Baked, Generic, Merged, Split
 from tests.adaptive.story import Story, kinds, serving_generic
 
 GENERIC = Generic()
@@ -140,6 +140,21 @@ def test_edits_of_the_same_units_do_not_serve_together() -> None:
     story.spot(three, 1.5)
     story.settle()
     assert story.serving == {GENERIC, three}
+
+
+def test_what_would_replace_something_that_came_to_be_worth_more_does_not() -> None:
+    """It was the hotter one when it was begun."""
+    story, pair, apart = serving_generic(), Merged(("a", "b")), Split(("b",))
+    story.spot(pair, 1.0)
+    story.settle()
+    story.spot(apart, 3.0)
+    assert story.jobs
+    story.spot(pair, 9.0)
+    story.settle()
+    assert pair in story.serving
+    assert apart not in story.serving
+    assert "worth 3.00 s by now" in story.last(Retire).reason
+    assert not story.state.memory.of(apart).barred
 
 
 def test_what_waits_for_calls_that_never_come_gives_way_to_something_hotter() -> None:
