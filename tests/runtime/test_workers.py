@@ -407,7 +407,11 @@ def start(extra: str) -> tuple[subprocess.Popen[str], int]:
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_child_outlives_a_parent_that_is_killed(end: signal.Signals) -> None:
-    process, child = start("print('ready', flush=True); time.sleep(1000)")
+    process, child = start("""
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start behind them ignore it
+        print("ready", flush=True)
+        time.sleep(1000)
+    """)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(end)
