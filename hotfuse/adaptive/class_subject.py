@@ -158,6 +158,9 @@ class ClassSubject:
         made.runner.bind_as(self._serving.runner, pace)
         return made
 
+    def keep_call(self) -> None:
+        """What a module answers is its caller's, who may write into it: calls are shadowed when they come."""
+
     def shadow(self, candidate: ServedClass, form: Hashable | None, report: Report) -> None:
         def told(judged: Judged) -> None:
             self._over("shadow", shadow)

@@ -275,6 +275,8 @@ class Controller:
             case Build():
                 self._making.build(decision)
             case Prove():
+                if not self._lineup.serving:
+                    self._subject.keep_call()
                 self._making.prove(decision)
             case Shadow():
                 self._shadow(decision)

@@ -1,19 +1,20 @@
 """A session as a subject: what its calls tell the controller, and how it comes to be answered by something else.
 
-State: the inputs of one real call, until they are proved on; the shadow or duel that waits for calls; the graph with what was
+State: the inputs of one real call, until they are proved on; another call, for the next shadow, so that it need not wait for
+one; the shadow or duel that waits for calls; the graph with what was
 prepared from its weights, which all candidates share.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from hotfuse.adaptive.calls import Call, bytes_of, copied_call, form_of, plain_bytes, plain_copies
 from hotfuse.adaptive.controller import Controller
 from hotfuse.adaptive.samples import Sample
 from hotfuse.adaptive.state import Rules
@@ -51,6 +52,8 @@ class SessionSubject:
         self.fuel = Fuel(session.config.fuel)
         self._sample: Sample[dict[str, Array]] = Sample()
         self._shadow: Shadow | None = None
+        self._kept: Call | None = None  # for the next shadow, so that it need not wait for a call
+        self._keeps = False
         self._duel: Duel | None = None
         self._audit: tuple[Callable[[Job], None], Audited] | None = None
         self._attached: tuple[Hoisted, Graph] | None = None
@@ -69,7 +72,7 @@ class SessionSubject:
     # what the session tells, in callers' threads
 
     def turn(self, given: Sequence[Any]) -> Serving | None:
-        special = self._special(_form(given))
+        special = self._special(form_of(given))
         if special is None:
             return None
         return special.turn() if isinstance(special, Duel) else self._session.base
@@ -79,20 +82,22 @@ class SessionSubject:
         return next((each for each in (self._shadow, self._duel) if each is not None and each.takes(form)), None)
 
     def called(self, serving: Serving, seconds: float, given: Sequence[Any], results: Sequence[Any]) -> None:
-        form, session = _form(given), self._session
+        form, session = form_of(given), self._session
         special = self._special(form)
         self._sample.offer(form, math.inf if serving.tier else seconds, lambda: self._copied(given))
         calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)
         audit = self._audit
-        if audit is not None and serving.tier and (copied := _copies(given, results)) is not None:
+        if audit is not None and serving.tier and (copied := plain_copies(given, results, SAMPLE_BYTES)) is not None:
             self._audit = None
             self.controller.later(lambda: self._send_audit(*copied, *audit))
         if isinstance(special, Shadow) and serving is session.base:
             self._give(special, given, results)
         elif isinstance(special, Duel):
             special.note(serving, seconds)
+        elif self._keeps and serving is session.base:
+            self._keep(given, results)
         if self._duel is not None:
             session.look_at_next()
         elif self._curious > 0 or self.controller.awaits_audit:  # nobody counts those that are not looked at
@@ -103,20 +108,28 @@ class SessionSubject:
         """Have a call that the original answered answered by the candidate, too, when the caller has gone on. What is too large
         to be copied is judged at once, while it is still as it was."""
         self._shadow = None
-        if sum(map(_bytes, (*given, *results))) > SAMPLE_BYTES:
+        if bytes_of((*given, *results)) > SAMPLE_BYTES:
             self._judge(shadow, given, results)
             return
         try:
-            copied = list(map(_copy, given)), list(map(_copy, results))
+            call = copied_call(given, results)
         except MemoryError as error:
             shadow.report(judged_of(error))
-            return
+        else:
+            self._judge_later(shadow, call)
 
+    def _judge_later(self, shadow: Shadow, call: Call) -> None:
         def judge() -> None:
             Unhurried().rest()
-            self._judge(shadow, *copied)
+            self._judge(shadow, call.given, call.results)
 
         self.controller.later(judge)
+
+    def _keep(self, given: Sequence[Any], results: Sequence[Any]) -> None:
+        self._keeps = False
+        if bytes_of((*given, *results)) <= SAMPLE_BYTES:
+            with contextlib.suppress(MemoryError):
+                self._kept = copied_call(given, results)
 
     def unit_seconds(self) -> Mapping[str, float]:
         return self.controller.watch.unit_seconds()
@@ -133,7 +146,7 @@ class SessionSubject:
     def close(self) -> None:
         self.controller.close()
         self.forget_sample()
-        self._shadow = self._duel = self._attached = self._audit = None
+        self._shadow = self._duel = self._attached = self._audit = self._kept = None
 
     def _copied(self, given: Sequence[Any]) -> dict[str, Array] | None:
         copied = self._named(given)
@@ -143,14 +156,14 @@ class SessionSubject:
 
     def _named(self, given: Sequence[Any]) -> dict[str, Array] | None:
         """Copies of a call's inputs, by name; None if they are no arrays, or too large."""
-        copies = _copies(given, ())
+        copies = plain_copies(given, (), SAMPLE_BYTES)
         return None if copies is None else dict(zip(self._session.graph.inputs, copies[0], strict=True))
 
     def _refuse(self, given: Sequence[Any]) -> None:
         """Say why calls prove nothing. Once: all of them may be so."""
         if not self._refused:
             self._refused = True
-            what = "are no arrays" if _plain_bytes(given) is None else f"take {sum(map(_bytes, given)) >> 20} MiB"
+            what = "are no arrays" if plain_bytes(given) is None else f"take {bytes_of(given) >> 20} MiB"
             reason = f"inputs of a call {what}; a proof needs arrays, of {SAMPLE_BYTES >> 20} MiB at most"
             self.events.emit("sample.refused", self.name, reason)
 
@@ -223,8 +236,16 @@ class SessionSubject:
         tier = 2 if build.special else 1
         return session.serving(executor, tier, f"tier {tier}")
 
+    def keep_call(self) -> None:
+        self._keeps, self._kept = True, None
+
     def shadow(self, candidate: Serving, form: Hashable | None, report: Report) -> None:
-        self._shadow = Shadow(candidate, form, report)
+        shadow, kept = Shadow(candidate, form, report), self._kept
+        self._keeps, self._kept = False, None
+        if kept is not None and shadow.takes(kept.form):
+            self._judge_later(shadow, kept)
+            return
+        self._shadow = shadow
         self.look_at_next()
 
     def _judge(self, shadow: Shadow, given: Sequence[Any], own: Sequence[Any]) -> None:
@@ -267,7 +288,7 @@ class SessionSubject:
         from hotfuse.runtime.build import skeleton
         from hotfuse.runtime.build_jobs import worker_job
 
-        session, form = self._session, _form(given)
+        session, form = self._session, form_of(given)
         asked = AuditRequest(skeleton(session.graph), tuple(given), tuple(results), self.config)
 
         def finish(reply: AuditReply | BaseException) -> None:
@@ -287,34 +308,6 @@ class SessionSubject:
         return self._session.best.executor
 
     def publish(self, candidate: Serving | None) -> None:
-        self._shadow = self._duel = self._audit = None  # who serves now is audited anew
+        self._shadow = self._duel = self._audit = self._kept = None  # who serves now is audited anew
         self._session.publish(candidate)
         self._curious = FIRST_CALLS
-
-
-def _form(given: Sequence[Any]) -> Hashable:
-    return tuple([getattr(value, "shape", None) for value in given])
-
-
-def _copies(given: Sequence[Any], results: Sequence[Any]) -> tuple[list[Array], list[Array]] | None:
-    """Copies of a call's inputs and outputs, which another process can be sent; None if they are no arrays, or too large."""
-    size = _plain_bytes((*given, *results))
-    if size is None or size > SAMPLE_BYTES:
-        return None
-    return [np.array(value) for value in given], [np.array(value) for value in results]
-
-
-def _plain_bytes(values: Sequence[Any]) -> int | None:
-    """Of arrays of numbers; None if there is something else."""
-    if any(not isinstance(value, np.ndarray | np.generic) or value.dtype.hasobject for value in values):
-        return None
-    return sum(map(_bytes, values))
-
-
-def _bytes(value: Any) -> int:
-    return sum(map(_bytes, value)) if isinstance(value, list) else int(getattr(value, "nbytes", 0))
-
-
-def _copy(value: Any) -> Any:
-    """Of what a session takes and gives: arrays, lists of them, or nothing."""
-    return list(map(_copy, value)) if isinstance(value, list) else None if value is None else np.array(value)

@@ -78,9 +78,12 @@ class Subject(Protocol):
     def make(self, build: Build, kernels: Kernels, pace: Pace) -> Any:
         """Something that can answer calls, bound to the shapes of the calls so far."""
 
+    def keep_call(self) -> None:
+        """A candidate is being proved: one of the calls that the original answers meanwhile may be the one that is shadowed."""
+
     def shadow(self, candidate: Any, form: Hashable | None, report: Report) -> None:
-        """Have the next call (of this form, if one is named) answered by the original and by the candidate, and say whether
-        they agree; None, and why, where memory ran out."""
+        """Have the next call (of this form, if one is named), or one that was kept, answered by the original and by the
+        candidate, and say whether they agree; None, and why, where memory ran out."""
 
     def duel(self, form: Hashable, other: Any | None, report: Timed) -> None:
         """Have calls of a form answered by what serves and by another in turn (None: the original), and say how long both

@@ -22,9 +22,11 @@ import hotfuse
 from hotfuse.adaptive import contests, session_subject, spare
 from hotfuse.adaptive.background import BACKGROUND
 from hotfuse.adaptive.lineup import composed
+from hotfuse.adaptive.maker import ASKED, Maker
 from hotfuse.adaptive.making import Making
 from hotfuse.adaptive.message import Measured, Spotted
 from hotfuse.adaptive.promotion import objection
+from hotfuse.adaptive.session_subject import SessionSubject
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, OutOfMemory, WorkerError
 from hotfuse.runtime import build_cache
@@ -368,13 +370,49 @@ def test_memory_that_runs_out_in_a_shadowed_call_speaks_against_no_kernel(
         return call
 
     if where == "copies":
-        monkeypatch.setattr(session_subject, "_copy", once(session_subject._copy))
+        monkeypatch.setattr(SessionSubject, "keep_call", lambda self: None)  # or nothing is copied then
+        monkeypatch.setattr(session_subject, "copied_call", once(session_subject.copied_call))
     else:
         monkeypatch.setattr(session_subject, "difference", once(session_subject.difference))
     serve(session, lambda: is_fused(session), 60)
     (failed,) = session.events.of("tier.buildfailed")
     assert "planted" in failed.reason
     assert not session.events.of("tier.quarantine")
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_call_amid_the_proof_is_the_one_that_is_shadowed(
+    session: Session, monkeypatch: pytest.MonkeyPatch, is_wrong: bool
+) -> None:
+    """Nobody calls after it."""
+    if is_wrong:
+        monkeypatch.setattr(session_subject, "difference", lambda *_: "planted")
+    prove, proofs = Maker.prove, []
+    monkeypatch.setattr(Maker, "prove", lambda *given: proofs.append(given) or ASKED)  # it takes as long as we like
+    serve(session, lambda: bool(proofs))
+    x = feed(41)
+    session.run(None, {"x": x})
+    in_background(lambda: prove(*proofs[0]))
+    deadline = time.monotonic() + 60
+    while not session.events.of("tier.quarantine" if is_wrong else "tier.publish"):
+        assert time.monotonic() < deadline, in_vain(session.events)
+        time.sleep(0.01)
+    assert is_fused(session) != is_wrong
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_one_call_is_kept_if_it_is_not_too_large(session: Session, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    subject: Any = session.observer
+    if large:
+        monkeypatch.setattr(session_subject, "SAMPLE_BYTES", feed(41).nbytes)
+    in_background(subject.keep_call)
+    for rows in (41, 42):
+        session.run(None, {"x": feed(rows)})
+    assert (subject._kept is None) == large
+    if not large:
+        assert subject._kept.form == ((41, 512),)
+    session.close()
+    assert subject._kept is None
 
 
 def test_a_duel_does_not_push_out_a_shadow_that_waits(session: Session) -> None:
