@@ -25,7 +25,7 @@ REST_S = 0.004  # of each, where nobody knows of calls: work takes nine times as
 CROWDED_S = 0.008  # where calls follow each other at once: they lose what it takes, and what a process behind them takes, too
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
-LONGEST_S = 0.05  # of such a rest
+LONGEST_S = 0.05  # of such a rest, where calls are short; two calls' time where they are long
 IMPORT_S = 0.004  # that a module may take by itself
 
 Pace = Callable[[], None]
@@ -57,7 +57,7 @@ class Unhurried:
             time.sleep(CROWDED_S)
         else:
             time.sleep(PAUSE_S)
-            until = time.perf_counter() + LONGEST_S
+            until = time.perf_counter() + max(LONGEST_S, 2 * RIGHT_OF_WAY.call_s)
             while RIGHT_OF_WAY.busy and time.perf_counter() < until:
                 time.sleep(LOOK_S)
         RIGHT_OF_WAY.review()

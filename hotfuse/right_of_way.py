@@ -40,7 +40,7 @@ RETURN_S = 0.0002  # from the end of a call to its caller's next step
 IDLE_S = 30.0  # without a call behind which somebody works: the usher ends
 LINGER_S = 0.5  # after a process's work, for which calls still say so: it may be asked again
 LOOK_S = 0.001  # between looks for room
-LONGEST_S = 0.25  # that anybody waits for it
+LONGEST_S = 0.25  # that anybody waits for it, where calls are short; two calls' time where they are long
 
 
 class RightOfWay:
@@ -119,6 +119,11 @@ class RightOfWay:
             with self._lock:
                 self._part(process)
 
+    @property
+    def call_s(self) -> float:
+        """The last call's length."""
+        return self._call_s
+
     def room_s(self) -> float:
         """How long no call is to be expected, where this pause is as the last ones were in the median. None where a call is
         due; endless where nobody seems to call any more, or nothing is known of pauses."""
@@ -137,7 +142,7 @@ class RightOfWay:
     def await_room(self, seconds: float) -> None:
         """Wait for room for a piece of work that takes so long, or for the beginning of a pause where most are shorter; not if
         calls follow each other at once, or would hardly notice."""
-        until_s = time.monotonic() + LONGEST_S
+        until_s = time.monotonic() + max(LONGEST_S, 2 * self._call_s)
         while self.active and not self.crowded and seconds > SLIGHT * self._call_s and time.monotonic() < until_s:
             if self.room_s() >= min(seconds, BEGINNING * self._usual_s()):
                 return
