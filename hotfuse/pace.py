@@ -27,6 +27,7 @@ PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
 LONGEST_S = 0.05  # of such a rest, where calls are short; two calls' time where they are long
 IMPORT_S = 0.004  # that a module may take by itself
+FIRST_RUN = 1.0  # of the original's time, that kernels may take which find nothing in the caches and no memory of their own
 
 Pace = Callable[[], None]
 
@@ -101,6 +102,11 @@ def make_room(pace: Pace, seconds: float) -> None:
     """Before a piece of work that takes so long and cannot rest: wait until no call would meet it, at a pace that does so."""
     if isinstance(pace, Unhurried):
         pace.make_room(seconds)
+
+
+def make_room_for_run(pace: Pace) -> None:
+    """Before a candidate's first run of all its kernels."""
+    make_room(pace, FIRST_RUN * RIGHT_OF_WAY.call_s)
 
 
 _THREAD = threading.local()

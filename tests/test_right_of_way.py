@@ -239,6 +239,26 @@ def test_paced_work_waits_for_the_end_of_a_call() -> None:
     assert done[0] >= ended
 
 
+def test_work_rests_until_a_long_call_ends() -> None:
+    done: list[float] = []
+
+    def work() -> None:
+        Unhurried().rest()
+        done.append(time.perf_counter())
+
+    with RIGHT_OF_WAY.behind():
+        with RIGHT_OF_WAY.call():
+            time.sleep(0.1)
+        time.sleep(0.1)
+        with RIGHT_OF_WAY.call():
+            thread = threading.Thread(target=work)
+            thread.start()
+            time.sleep(0.12)
+            ended = time.perf_counter()
+        thread.join()
+    assert done[0] >= ended
+
+
 @contextlib.contextmanager
 def with_pauses(*seconds: float, call_s: float = 0.01) -> Iterator[RightOfWay]:
     """One behind which somebody works, after calls with such pauses between them."""
@@ -293,6 +313,12 @@ def test_nobody_waits_for_room_for_ever() -> None:
     with with_pauses(0.02) as right:
         right.enter()
         assert 0.2 < waited_s(right, 0.01) < 1.0
+
+
+def test_behind_long_calls_room_is_waited_for_longer() -> None:
+    with with_pauses(0.3, 0.3, call_s=0.3) as right:
+        right.enter()
+        assert 0.5 < waited_s(right, 0.1) < 1.5
 
 
 def test_there_is_room_where_nobody_calls_any_more() -> None:

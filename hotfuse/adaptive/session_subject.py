@@ -23,7 +23,7 @@ from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, ExecutionError
 from hotfuse.events import EventLog
 from hotfuse.ir.graph import Graph
-from hotfuse.pace import Pace, Unhurried
+from hotfuse.pace import Pace, Unhurried, make_room_for_run
 from hotfuse.runtime.difference import difference
 from hotfuse.runtime.fuel import Fuel
 from hotfuse.runtime.numpy_engine import NUMPY
@@ -120,7 +120,9 @@ class SessionSubject:
 
     def _judge_later(self, shadow: Shadow, call: Call) -> None:
         def judge() -> None:
-            Unhurried().rest()
+            pace = Unhurried()
+            pace.rest()
+            make_room_for_run(pace)
             self._judge(shadow, call.given, call.results)
 
         self.controller.later(judge)

@@ -27,9 +27,8 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.ops.panels import pack
 from hotfuse.ir.plan import trivial_plan
 from hotfuse.ir.types import TensorType
-from hotfuse.pace import Pace, breathe, going_at, make_room
+from hotfuse.pace import Pace, breathe, going_at, make_room_for_run
 from hotfuse.passes.hoist import Hoisted, hoist
-from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.shared_values import value_keys
 from hotfuse.runtime.shelf import Shelf, in_order_of_use, without_packing
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from hotfuse.runtime.torch_short import ShortCall
 
     Kernels = Mapping[TileProgram, Kernel]
-
-FIRST_RUN = 0.6  # of the original's time, that kernels take which find nothing in the caches and no memory of their own
 
 
 class Unready(Exception):
@@ -138,7 +135,7 @@ class Runner:
         inputs = [as_input(leaves[place]) for place in self.program.input_leaves]
         self.executor.bound(tuple(map(TORCH.type_of, (*inputs, *self._weights(given)))))
         if self.native and not self.program.mutations:
-            make_room(pace, FIRST_RUN * RIGHT_OF_WAY.call_s)
+            make_room_for_run(pace)
             known = dict(zip((*self.names, *self.hoisted.prepared), given, strict=True))
             with torch.no_grad(), contextlib.suppress(BadIndex, DimError):  # a call would have the original's answer
                 run_program(self.program, self.executor, leaves, known)
