@@ -23,7 +23,7 @@ from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
 from hotfuse.ir.op import OPS, Pattern
-from hotfuse.ir.types import Shape, TensorType
+from hotfuse.ir.types import TensorType
 
 TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
@@ -80,6 +80,8 @@ class Analyzer:
         self._graph, self._values, self._layouts = graph, values, layouts
         self._number = numbers(sizes)
         self._weights = {*graph.weights, *graph.constants}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._touches: dict[tuple[str, int], Touch] = {}
 
     def work(self, group: Fused) -> Work:
         """Of one group, wherever it runs: `placed` says from how far its bytes come."""
@@ -234,17 +236,23 @@ class Analyzer:
         return IN_ORDER
 
     def _touch(self, name: str, access: int) -> Touch:
-        type = self._values[name].type
-        assert isinstance(type, TensorType)
-        root = self._root(name)
-        bytes = _product([self._number(d) for d in type.shape or ()]) * type.dtype.bytes
-        return Touch(root, bytes, 0.0, max(1, type.dtype.bytes), access, root in self._weights)
+        found = self._touches.get((name, access))
+        if found is None:
+            type = self._values[name].type
+            assert isinstance(type, TensorType)
+            root = self._root(name)
+            bytes = _product(self._shape(name)) * type.dtype.bytes
+            found = Touch(root, bytes, 0.0, max(1, type.dtype.bytes), access, root in self._weights)
+            self._touches[name, access] = found
+        return found
 
-    def _shape(self, name: str | None) -> list[int]:
-        type = self._values[name or ""].type
-        assert isinstance(type, TensorType)
-        shape: Shape = type.shape or ()
-        return [self._number(d) for d in shape]
+    def _shape(self, name: str | None) -> tuple[int, ...]:
+        found = self._shapes.get(name or "")
+        if found is None:
+            type = self._values[name or ""].type
+            assert isinstance(type, TensorType)
+            found = self._shapes[name or ""] = tuple([self._number(d) for d in type.shape or ()])
+        return found
 
     def _times(self, node: Node, group: Fused, domain: Sequence[int]) -> float:
         """How often a node is computed for each element of its result: those that are narrower than the points, for each of
