@@ -83,7 +83,7 @@ class Subject(Protocol):
 
     def shadow(self, candidate: Any, form: Hashable | None, report: Report) -> None:
         """Have the next call (of this form, if one is named), or one that was kept, answered by the original and by the
-        candidate, and say whether they agree; None, and why, where memory ran out."""
+        candidate, and say whether they agree, or why nobody can tell."""
 
     def duel(self, form: Hashable, other: Any | None, report: Timed) -> None:
         """Have calls of a form answered by what serves and by another in turn (None: the original), and say how long both

@@ -130,7 +130,7 @@ def test_an_audit_that_nobody_answers_says_nothing(session: Session, monkeypatch
     assert not session.events.of("audit.failed")
 
 
-def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def fail_to_publish_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: SessionSubject, candidate: Any) -> None:
         if candidate is not None and not failed:
             failed.append(True)
@@ -140,6 +140,10 @@ def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypa
     failed: list[bool] = []
     original = SessionSubject.publish
     monkeypatch.setattr(SessionSubject, "publish", fail)
+
+
+def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_to_publish_once(monkeypatch)
     serve(session, lambda: session.events.of("tier.failed"))
     assert "MemoryError: planted" in session.events.of("tier.failed")[0].reason
     assert not is_fused(session)
@@ -147,18 +151,10 @@ def test_what_cannot_be_published_leaves_the_original(session: Session, monkeypa
 
 
 def test_where_something_cannot_be_retired_the_rest_comes_back_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: SessionSubject, candidate: Any) -> None:
-        if candidate is not None and not failed:
-            failed.append(True)
-            raise MemoryError("planted")
-        original(self, candidate)
-
     rules(session, baked_gain=10.0, judge_s=1e9)
     serve(session, lambda: len(lineup(session)) > 1)
     (_, baked), controller = lineup(session), session.observer.controller  # type: ignore[union-attr]
-    failed: list[bool] = []
-    original = SessionSubject.publish
-    monkeypatch.setattr(SessionSubject, "publish", fail)
+    fail_to_publish_once(monkeypatch)
     attempt = controller.state.find(baked).attempt
     slower = Measured(time.monotonic(), baked, attempt, str((feed().shape,)), 2.0, 1.0, 0.0)
     in_background(lambda: controller._tell(slower))
