@@ -18,7 +18,6 @@ from hotfuse.locks import make_lock
 from hotfuse.records import dataclass
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt
-LARGE_PIECE = 32 << 20  # bytes: the largest that glibc will take from its heap
 MOST_KEPT = 1 << 28  # bytes at the end of the heap: a worker may be allowed no more than four times that
 NOBODY = 0  # no object's `id`
 
@@ -64,19 +63,13 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def expect_pieces() -> None:
-    """Have the C library see a large piece freed, untouched: from then on it takes such pieces from its heap, and keeps as much
-    at the heap's end. Before it has seen one it gives the end back whenever an operator's intermediate is freed there, and asks
-    for it again in the next: 2,000 pages for a call of MiniLM, a twentieth of its time."""
-    np.empty(LARGE_PIECE - 2 * mmap.PAGESIZE, np.uint8)  # what glibc puts around it counts, too
-
-
 def keep_freed() -> None:
     """Have the C library keep what this process frees: it is asked for again at once, and new memory has to be found and
     cleared, which costs a proof a tenth of its time, and more where a machine has to find it for its guest."""
+    most = 32 << 20  # of one piece: the library takes no more
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        for parameter, value in ((_MMAP_THRESHOLD, LARGE_PIECE), (_TRIM_THRESHOLD, MOST_KEPT), (_TOP_PAD, 2 * LARGE_PIECE)):
+        for parameter, value in ((_MMAP_THRESHOLD, most), (_TRIM_THRESHOLD, MOST_KEPT), (_TOP_PAD, 2 * most)):
             library.mallopt(parameter, value)
 
 

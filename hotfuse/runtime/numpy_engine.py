@@ -17,7 +17,6 @@ from hotfuse.ir.ops.sequence import joined
 from hotfuse.ir.types import ANY, F64, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
-from hotfuse.runtime.memory import expect_pieces
 from hotfuse.runtime.onnx_opaque import bind_onnx
 from hotfuse.runtime.output_pool import OutputPool, fast_address
 
@@ -37,7 +36,6 @@ class NumpyEngine:
 
     def make_ready(self, graph: Graph) -> None:
         """What the first call would otherwise wait for: weights where products can read them, and modules."""
-        expect_pieces()
         for constant in graph.constants.values():
             constant.numpy()
         if needs_scipy(graph):

@@ -125,29 +125,6 @@ print((held - own_bytes(os.getpid())) >> 20)
 """
 
 
-EXPECTS = """
-import resource, sys
-import numpy as np
-from hotfuse.runtime.memory import expect_pieces
-if sys.argv[1] == "expect":
-    expect_pieces()
-def call():
-    blocks = [np.ones(100_000, np.uint8) for _ in range(20)]  # none is large, and all are at the end of the heap
-call()
-held = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(50):
-    call()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - held) // 50)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the threshold is glibc's")
-def test_intermediates_find_their_memory_again() -> None:
-    for mode, least, most in (("expect", 0, 2), ("leave", 100, 1000)):
-        done = subprocess.run([sys.executable, "-c", EXPECTS, mode], capture_output=True, text=True, check=True)
-        assert least <= int(done.stdout) <= most, mode
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the parameters are glibc's")
 def test_a_worker_keeps_what_it_frees() -> None:
     for mode, least, most in (("keep", 0, 8), ("leave", 88, 100)):
