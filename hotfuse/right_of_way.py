@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from hotfuse.locks import make_lock
+from hotfuse.rank import Ranks
 
 WINDOW_S = 0.5  # that is looked back upon
 STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
@@ -58,6 +59,7 @@ class RightOfWay:
         self._turn = 0
         self._worker_in_turn: int | None = None
         self._threads = 0
+        self._ranks = Ranks()
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
         self._ended_s = self._call_s = 0.0
         self._idle_s = -math.inf
@@ -159,6 +161,7 @@ class RightOfWay:
             self._threads += 1
         else:
             self._processes.append(process)
+            self._ranks.join(process, self.crowded)
             if rare:
                 self._rare.add(process)
             self._direct()
@@ -170,6 +173,7 @@ class RightOfWay:
         else:
             self._processes.remove(process)
             self._rare.discard(process)
+            self._ranks.part(process)
             self._stop(process, False)
             self._direct()
             self._idle_s = time.monotonic()
@@ -186,6 +190,7 @@ class RightOfWay:
                 self._busy_s += now_s - self._began_s
                 self._began_s = now_s
             self.crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
+            self._ranks.review(self.crowded, passed_s - self._busy_s, self._busy_s)
             self._window_s, self._busy_s, self._turn = now_s, 0.0, self._turn + 1
             ran = self._worker_in_turn or next(iter(self._processes), None)
             self._processes = [*(p for p in self._processes if p != ran), *(p for p in self._processes if p == ran)]

@@ -53,7 +53,7 @@ class ClassSubject:
     def __init__(self, name: str, family: Family, table: ClassTable, served: ServedClass, rules: Rules) -> None:
         # The family holds this, and this holds nothing of it: a model that nobody holds any more goes at once.
         self.name, self.config, self.events = f"{name}: {served.guard.shapes}", family.config, family.events
-        self.fuel = family.fuel
+        self.fuel, self.is_known = family.fuel, served.kept
         self._family, self._table = weakref.proxy(family), weakref.proxy(table)
         self._captured = self._serving = served
         self._sample: Sample[_Taken] = Sample()

@@ -117,8 +117,9 @@ class Making:
         self._remembering.keep(memory, now_s)
 
     def ask_cache(self) -> None:
-        """Tell what earlier processes learned of this model, and whether they made kernels for it."""
-        self._go_at(Brisk)
+        """Tell what earlier processes learned of this model, and whether they made kernels for it. Calls lose a little to that,
+        where it is likely."""
+        self._go_at(Brisk if self._subject.is_known else Unhurried)
         memory = self._remembering.recall()
         if memory is not None:
             self._tell(Recalled(time.monotonic(), memory))

@@ -57,6 +57,7 @@ class SessionSubject:
         self._duel: Duel | None = None
         self._audit: tuple[Callable[[Job], None], Audited] | None = None
         self._attached: tuple[Hoisted, Graph] | None = None
+        self.is_known = True  # who asks the cache hears whether it is
         self._refused = False  # a call whose inputs nothing can be proved on was met, and told
         self._curious = 0  # how many of the next calls are looked at
         self._counted = 0  # calls of the session, when one was last looked at

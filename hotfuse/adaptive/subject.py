@@ -47,6 +47,10 @@ class Subject(Protocol):
     def fuel(self) -> Fuel:
         """Common to all subjects of a model."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether an earlier process may well have made kernels for it."""
+
     def request(self) -> BuildRequest:
         """What is to be built."""
 

@@ -35,6 +35,7 @@ from collections.abc import Callable
 
 from hotfuse.errors import WorkerError
 from hotfuse.file_map import FilePart
+from hotfuse.rank import lower
 from hotfuse.records import dataclass
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.child_main import (
@@ -57,7 +58,6 @@ NONSENSE, RAISED = "nonsense", "raised"
 POLL_S = 0.2  # between looks at a child
 PATIENCE = 10  # times as long as it may take, where it waits for a core
 MAPPED_BYTES = 1 << 14  # that are worth mapping: to send a page costs less
-NICE = 10  # a tenth of a core that others want; the idle class would starve behind calls without a pause
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 Serve = Callable[[bytes], bytes | memoryview]
@@ -97,7 +97,7 @@ class ChildProcess:
             raise WorkerError(f"no {name} can be started: {error}", START) from error
         self.pid = self._process.pid
         if behind:
-            _make_nice(self.pid)
+            lower(self.pid)
         self._inherited_bytes = own_bytes(self.pid) if isinstance(self._process, Forked) else 0
         self._socket.setblocking(False)
 
@@ -232,15 +232,6 @@ class ChildProcess:
         status = self._process.returncode
         how = signal.strsignal(-status) if status is not None and status < 0 else f"exit status {status}"
         return WorkerError(f"the {self._name} died ({how})", DIED)
-
-
-def _make_nice(pid: int) -> None:
-    """At once: before it is up, a child takes as much of a core as calls do. In the batch class it displaces nobody when it
-    goes on."""
-    with contextlib.suppress(OSError):  # it is gone
-        os.setpriority(os.PRIO_PROCESS, pid, min(os.nice(0) + NICE, 19))
-    with contextlib.suppress(OSError, AttributeError):  # there is no such class
-        os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _served(serve: Serve | None, where: Where | None, question: bytes) -> tuple[bytes, bytes | memoryview]:

@@ -220,7 +220,7 @@ class Captures:
             return False
         self.family.events.emit("capture.cached", self.name, str(found.trace.shapes))
         try:
-            self._serve(request, found.trace)
+            self._serve(request, found.trace, kept=True)
         except Exception as error:  # what was of use once is not now: the module is captured anew
             self.kept.missed(f"{type(error).__name__}: {error}")
             return False
@@ -294,14 +294,15 @@ class Captures:
         finally:
             self._end(request)
 
-    def _serve(self, request: _Request, found: Trace) -> None:
-        """Have calls answered by a program from now on."""
+    def _serve(self, request: _Request, found: Trace, kept: bool = False) -> None:
+        """Have calls answered by a program from now on, which may be one that an earlier process kept."""
         with imports(self._pace()):
             from hotfuse.runtime.torch_class import serve  # brings the engine and all operators: not while a caller waits
 
         assert request.watch is not None
         guard = CallGuard(request.frame, found.shapes, request.watch)
         served = serve(self.module, guard, found.program, self.config, self._pace())
+        served.kept = kept
         with self.classes.lock:
             if self.family.open:
                 self.classes.add(served)

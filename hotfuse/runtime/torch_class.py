@@ -51,6 +51,7 @@ class ServedClass:
         self.runner = runner
         self.program = runner.program
         self.tier = 1 if runner.native else 0
+        self.kept = False  # whether an earlier process captured it
         self.proven = not runner.config.trial  # whether it has answered a call as the module itself did
         self.watcher: Watcher | None = None
         self.specials: tuple[Shadow | Duel, ...] = ()  # how some of its next calls are answered

@@ -27,8 +27,8 @@ from hotfuse.frontends.torch_request import TraceRequest
 from hotfuse.frontends.torch_skeleton import SMALL_BYTES, load_skeleton, make_skeleton
 from hotfuse.frontends.torch_trace import trace
 from hotfuse.passes import optimize
+from hotfuse.rank import NICE
 from hotfuse.runtime import torch_capture
-from hotfuse.runtime.child import NICE
 from hotfuse.runtime.torch_guard import call_structure, describe_leaves, read_call
 
 # skeletons

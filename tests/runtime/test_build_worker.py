@@ -28,6 +28,7 @@ from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Constant, Graph
 from hotfuse.ir.types import BF16, F32, tensor
 from hotfuse.pace import hurry
+from hotfuse.rank import NICE
 from hotfuse.runtime import build_worker, objects
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.build_jobs import ask_weights, build_job, prove_job, serve_weights
@@ -35,7 +36,6 @@ from hotfuse.runtime.build_pool import MODULE, build_pool
 from hotfuse.runtime.build_request import BuildReply, BuildRequest, ProveReply, ProveRequest
 from hotfuse.runtime.build_work import build_here, prove_here
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.child import NICE
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.kernels import Kernel
 from hotfuse.runtime.native import build_executor

@@ -18,6 +18,7 @@ import pytest
 
 from hotfuse.errors import WorkerError
 from hotfuse.file_map import FilePart, map_file, part_of
+from hotfuse.rank import NICE
 from hotfuse.runtime import child, child_time
 from hotfuse.runtime.child import ChildProcess, own_bytes, resident_bytes
 from hotfuse.runtime.child_start import spawned
@@ -256,7 +257,7 @@ def test_where_no_process_can_be_started_the_error_says_so(monkeypatch: pytest.M
 def test_its_priority_group_and_limits(toy: ChildProcess) -> None:
     mine = os.nice(0)
     assert toy.ask(b"facts group", *LIMITS) == str(toy.pid).encode()
-    assert toy.ask(b"facts nice", *LIMITS) == str(min(mine + child.NICE, 19)).encode()
+    assert toy.ask(b"facts nice", *LIMITS) == str(min(mine + NICE, 19)).encode()
     assert toy.ask(b"facts oom", *LIMITS) == b"1000"
     assert toy.ask(b"facts core", *LIMITS) == b"0"
     urgent = ChildProcess(spawned(TOY, ("one", "more")), behind=False)
@@ -268,7 +269,7 @@ def test_its_priority_group_and_limits(toy: ChildProcess) -> None:
 
 def test_it_is_nice_before_it_is_up() -> None:
     made = ChildProcess(spawned(TOY))
-    assert os.getpriority(os.PRIO_PROCESS, made.pid) == min(os.nice(0) + child.NICE, 19)
+    assert os.getpriority(os.PRIO_PROCESS, made.pid) == min(os.nice(0) + NICE, 19)
     assert os.sched_getscheduler(made.pid) == os.SCHED_BATCH  # when it goes on it displaces nobody
     made.kill()
     made.forget()

@@ -1,0 +1,125 @@
+"""Who works behind models comes last while there are pauses between calls, and is not starved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotfuse import rank
+from hotfuse.rank import STARVED, Ranks, lower, may_return
+from hotfuse.right_of_way import WINDOW_S, RightOfWay
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux has classes of threads")
+returns = pytest.mark.skipif(not may_return(), reason="this user may not take a process back from the idle class")
+
+
+@contextlib.contextmanager
+def spinning() -> Iterator[int]:
+    code = "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()\nspin()"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        deadline = time.monotonic() + 10
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        lower(process.pid)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def classes(process: int) -> set[int]:
+    """Of all its threads."""
+    return {os.sched_getscheduler(int(thread)) for thread in os.listdir(f"/proc/{process}/task")}
+
+
+@returns
+def test_it_comes_last_while_there_are_pauses() -> None:
+    ranks = Ranks()
+    with spinning() as process:
+        assert classes(process) == {os.SCHED_BATCH}
+        ranks.join(process, crowded=False)
+        assert classes(process) == {os.SCHED_IDLE}
+        ranks.review(crowded=True, pauses_s=0.0, calls_s=0.5)
+        assert classes(process) == {os.SCHED_BATCH}
+        assert os.getpriority(os.PRIO_PROCESS, process) == min(os.nice(0) + rank.NICE, 19)
+        ranks.review(crowded=False, pauses_s=0.5, calls_s=0.0)
+        assert classes(process) == {os.SCHED_IDLE}
+
+
+def test_where_there_are_none_it_never_does() -> None:
+    ranks = Ranks()
+    with spinning() as process:
+        ranks.join(process, crowded=True)
+        assert classes(process) == {os.SCHED_BATCH}
+
+
+@returns
+def test_who_waits_for_a_core_that_others_have_is_taken_beside_them() -> None:
+    core = min(os.sched_getaffinity(0))
+    ranks = Ranks()
+    with spinning() as process, spinning() as other:
+        for pid in (process, other):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), {core})
+        ranks.join(process, crowded=False)
+        time.sleep(0.3)
+        ranks.review(crowded=False, pauses_s=0.3 / STARVED, calls_s=0.3)  # it may have stood still behind calls
+        assert classes(process) == {os.SCHED_IDLE}
+        time.sleep(0.3)
+        ranks.review(crowded=False, pauses_s=0.3, calls_s=0.0)
+        assert classes(process) == {os.SCHED_BATCH}
+        ranks.review(crowded=False, pauses_s=0.3, calls_s=0.0)
+        assert classes(process) == {os.SCHED_BATCH}  # to its end
+        ranks.part(process)
+        ranks.join(process, crowded=False)
+        assert classes(process) == {os.SCHED_IDLE}
+
+
+def test_who_could_not_be_taken_back_is_never_put_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "may_return", lambda: False)
+    ranks = Ranks()
+    with spinning() as process:
+        ranks.join(process, crowded=False)
+        ranks.review(crowded=False, pauses_s=0.5, calls_s=0.0)
+        assert classes(process) == {os.SCHED_BATCH}
+
+
+@pytest.mark.parametrize(("capabilities", "limit", "expected"), [(0, 0, False), (rank.CAP_SYS_NICE, 0, True), (0, 20, True)])
+def test_who_may_take_it_back(monkeypatch: pytest.MonkeyPatch, capabilities: int, limit: int, expected: bool) -> None:
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    monkeypatch.setattr(Path, "read_text", lambda self: f"Name:\tpython\nCapEff:\t{capabilities:016x}\n")
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    assert may_return.__wrapped__() is expected
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # then nobody would see that it starves
+    assert not may_return.__wrapped__()
+
+
+def test_a_process_that_is_gone_is_nobodys_concern() -> None:
+    ranks = Ranks()
+    with spinning() as process:
+        pass
+    ranks.join(process, crowded=False)
+    ranks.review(crowded=False, pauses_s=0.5, calls_s=0.0)
+    ranks.part(process)
+
+
+@returns
+def test_calls_that_follow_each_other_take_it_from_the_last_rank() -> None:
+    right = RightOfWay()
+    with spinning() as process, right.behind(process):
+        assert classes(process) == {os.SCHED_IDLE}
+        with right.call():
+            time.sleep(WINDOW_S)
+            right.review()
+        assert right.crowded
+        assert classes(process) == {os.SCHED_BATCH}
