@@ -4,8 +4,8 @@ A core that a call needs is not shared, not even with a nice process: a team of 
 that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Callers stop
 processes, and another thread, the usher, has them go on. Where there is hardly a moment without a call, that would starve them:
 they then run beside the calls, as nice as they are, one at a time and in turns, until there are moments again. (Calls lose what
-one of them takes; two together take twice as much.) Who works on what is in no hurry at all, like an audit, has one turn in
-four: calls lose a tenth while it runs.
+one of them takes; two together take twice as much.) Where calls lose more than their `Share`, some turns are their own. Who
+works on what is in no hurry at all, like an audit, has one turn in four. Whom the system prefers to them says their `rank`.
 
 A thread that works behind calls cannot be stopped amid a piece of its work. What is long it begins where there is room for it:
 early in a pause, as long as pauses were of late (`await_room`).
@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from hotfuse.locks import make_lock
 from hotfuse.rank import Ranks
+from hotfuse.share import Share
 
 WINDOW_S = 0.5  # that is looked back upon
 STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
@@ -59,7 +60,7 @@ class RightOfWay:
         self._turn = 0
         self._worker_in_turn: int | None = None
         self._threads = 0
-        self._ranks = Ranks()
+        self._ranks, self._share = Ranks(), Share()
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
         self._ended_s = self._call_s = 0.0
         self._idle_s = -math.inf
@@ -100,6 +101,8 @@ class RightOfWay:
                 self._ended_s = time.monotonic()
                 self._call_s = self._ended_s - self._began_s
                 self._busy_s += self._call_s
+                if self.crowded:
+                    self._share.ended(self._ended_s)
                 if not self.crowded and self._stopped:
                     self._let_go_on()
 
@@ -191,9 +194,15 @@ class RightOfWay:
                 self._began_s = now_s
             self.crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
             self._ranks.review(self.crowded, passed_s - self._busy_s, self._busy_s)
-            self._window_s, self._busy_s, self._turn = now_s, 0.0, self._turn + 1
-            ran = self._worker_in_turn or next(iter(self._processes), None)
-            self._processes = [*(p for p in self._processes if p != ran), *(p for p in self._processes if p == ran)]
+            self._window_s, self._busy_s = now_s, 0.0
+            if self.crowded:
+                self._share.turn(passed_s, self._worker_in_turn is not None)
+            else:
+                self._share.restart()
+            if self._share.granted:
+                self._turn += 1
+                ran = self._worker_in_turn or next(iter(self._processes), None)
+                self._processes = [*(p for p in self._processes if p != ran), *(p for p in self._processes if p == ran)]
             self._direct()
 
     def _let_go_on(self) -> None:
@@ -220,7 +229,7 @@ class RightOfWay:
 
     def _direct(self) -> None:
         """Stop those processes that are to stand still now, and have the others go on."""
-        self._worker_in_turn = self._first_in_turn() if self.crowded else None
+        self._worker_in_turn = self._first_in_turn() if self.crowded and self._share.granted else None
         for process in self._processes:
             self._stop(process, process != self._worker_in_turn if self.crowded else self._calls > 0)
 
