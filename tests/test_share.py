@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_a_turn_goes_on_until_enough_calls_ended_in_it() -> None:
     had = played(0.3, turns=40, call_s=0.24)  # two of them in a turn of its own
     changes = [i for i in range(1, len(had)) if had[i] != had[i - 1]]
     assert changes
-    assert all(later - earlier >= LEAST // 3 for earlier, later in zip(changes, changes[1:], strict=False))
+    assert all(later - earlier >= LEAST // 3 for earlier, later in itertools.pairwise(changes))
 
 
 def test_where_no_call_ends_somebody_works() -> None:
