@@ -20,6 +20,7 @@ from typing import Protocol
 
 from hotfuse.locks import is_copy, make_lock
 from hotfuse.right_of_way import RIGHT_OF_WAY
+from hotfuse.runtime.threads import dismiss_team
 
 TICK_S = 0.25
 REST_S = 30.0  # without work and without ticks: the thread ends
@@ -97,6 +98,8 @@ class Background:
                 work()
         except BaseException as error:  # this thread serves every model of the process and must go on
             self.failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            dismiss_team()
 
     def _after_fork(self) -> None:
         """In a forked child: the thread does not exist, and its work was the parent's."""

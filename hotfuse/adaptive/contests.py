@@ -35,6 +35,11 @@ class Contests:
         self._elsewhere = 0
         self._in_vain: set[str] = set()
 
+    @property
+    def wait(self) -> bool:
+        """Whether one is to begin with the next look at calls."""
+        return any(measure.form not in self._in_vain for measure in self._asked)
+
     def ask(self, measure: Measure) -> None:
         """One for each target: of two the later counts, unless the same is under way."""
         under_way = self._under_way

@@ -63,6 +63,7 @@ from hotfuse.stress import parse
 
 FORMS = 256  # that are known by their texts
 LOOK_S = 0.005  # of calls, after which the background looks at once and not with the next tick
+LOOK_SHARE = 0.005  # of calls' time, that looks may take while something fused serves and nothing is under way
 
 
 class Controller:
@@ -78,6 +79,7 @@ class Controller:
         self.watch = Watch(background.post)
         self._learning = Learning(subject)
         self._unseen, self._unseen_s = 0, 0.0  # calls that fused kernels answered, and seconds of all
+        self._look_after_s = LOOK_S  # of these
         self._posted = self._closed = False
         self._forms: dict[str, Hashable] = {}
         self.baked_calls: Counter[str] = Counter()  # by the text of a target, as far as calls were looked at
@@ -116,7 +118,7 @@ class Controller:
         self._tally.note(form, tier, seconds, count)
         self._unseen_s += seconds
         self._unseen += count if tier else 0
-        if (self._unseen_s > LOOK_S or 0 < self._audits.first <= self._unseen) and not self._posted:
+        if (self._unseen_s > self._look_after_s or 0 < self._audits.first <= self._unseen) and not self._posted:
             self._posted = True
             self._background.post(self._look)
 
@@ -164,7 +166,7 @@ class Controller:
     def _look(self) -> None:
         """Tell the machine of the calls since the last look, and of the time."""
         self._posted, self._unseen, self._unseen_s = False, 0, 0.0
-        now_s = time.monotonic()
+        now_s, cpu_s = time.monotonic(), time.thread_time()
         seen: Counter[str] = Counter()
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
@@ -185,6 +187,8 @@ class Controller:
         self._making.go_on(self._state)
         if self._audits.is_due(now_s) and not self._closed:
             self._audit()
+        rests = self._lineup.serving and not self._contests.wait and self._is_quiet()
+        self._look_after_s = max(LOOK_S, (time.thread_time() - cpu_s) / LOOK_SHARE) if rests else LOOK_S
         with self._quiet:
             self._quiet.notify_all()
 

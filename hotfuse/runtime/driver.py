@@ -25,7 +25,7 @@ from hotfuse.runtime.driver_ir import driver_ir
 from hotfuse.runtime.leader import this_leader
 from hotfuse.runtime.memory import aligned_block
 from hotfuse.runtime.objects import object_of_ir
-from hotfuse.runtime.threads import ALONE, TEAM, Gomp, find_gomp
+from hotfuse.runtime.threads import ALONE, TEAM, Gomp, find_gomp, use
 
 PAGE = 4096
 _LINE = 64
@@ -153,6 +153,7 @@ class Driver:
         if gomp:
             words = (ctypes.c_uint64 * 4).from_address(self._code.address("outside"))
             words[:] = [gomp.parallel, gomp.thread_number, gomp.team_size, gomp.sched_yield]
+            use(gomp)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._code.address("run"))
 
     @property

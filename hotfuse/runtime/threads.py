@@ -3,7 +3,10 @@
 Two pools that spin on the same cores slow each other down by 10 to 500 times, so we have none of our own, and one team runs at
 a time: whoever finds `TEAM` taken works alone. Who may lead one is in `leader`.
 
-State: the lock; which threads work alone.
+libgomp's threads that wait for work spin for it while there are no more of them than cores. With one more each falls asleep at
+once, and whoever calls has to wake it in every region: so who led a team and leads none for a while dismisses it.
+
+State: the lock; which threads work alone; how the libraries in use dismiss a team.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -34,6 +37,7 @@ class Gomp:
     thread_number: int
     team_size: int
     sched_yield: int
+    pause: int = 0  # not every version has it
 
 
 class Alone(threading.local):
@@ -68,8 +72,25 @@ def find_gomp() -> Gomp | None:
             addresses = [ctypes.cast(getattr(found, name), ctypes.c_void_p).value or 0 for name in names]
         except (OSError, AttributeError):
             continue
-        return Gomp(library, *addresses)
+        pause = getattr(found, "omp_pause_resource_all", None)
+        return Gomp(library, *addresses, ctypes.cast(pause, ctypes.c_void_p).value or 0 if pause else 0)
     return None
+
+
+_DISMISS: dict[int, Callable[[int], object]] = {}
+_PAUSE_SOFT = 1  # of OpenMP's kinds: what was set stays as it is
+
+
+def use(gomp: Gomp) -> None:
+    """From now on `dismiss_team` is about this library, too."""
+    if gomp.pause:
+        _DISMISS[gomp.pause] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(gomp.pause)
+
+
+def dismiss_team() -> None:
+    """End the threads that this one led, in generated code and in torch; the next team that it leads is made anew, in 50 us."""
+    for dismiss in tuple(_DISMISS.values()):
+        dismiss(_PAUSE_SOFT)
 
 
 def _libraries() -> Iterator[str]:

@@ -336,7 +336,7 @@ def mutant(file: str, there: str, instead: str) -> Any:
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_is_found(defect: str) -> None:
     with pytest.raises((AssertionError, Flaky)):
-        run(mutant(*DEFECTS[defect]), 2000, 40, (Phase.generate,))
+        run(mutant(*DEFECTS[defect]), 8000, 40, (Phase.generate,))
 
 
 def test_a_mutant_without_a_defect_passes() -> None:

@@ -16,11 +16,13 @@ import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx.parser
+import psutil
 import pytest
 
 import hotfuse
 from hotfuse.adaptive import contests, session_subject, spare
 from hotfuse.adaptive.background import BACKGROUND
+from hotfuse.adaptive.controller import LOOK_S
 from hotfuse.adaptive.lineup import composed
 from hotfuse.adaptive.maker import ASKED, Maker
 from hotfuse.adaptive.making import Making
@@ -32,6 +34,7 @@ from hotfuse.errors import DimError, OutOfMemory, WorkerError
 from hotfuse.runtime import build_cache
 from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.driver import Job, get_driver
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.session import Session
@@ -447,6 +450,30 @@ def test_a_duel_that_waits_for_a_form_in_vain_ends(session: Session, monkeypatch
         calls += 1
     assert calls == contests.ELSEWHERE + 1
     serve(session, lambda: session.events.of("tier.measured"), 30)
+
+
+def test_no_team_is_left_where_the_background_led_one() -> None:
+    job, counts = Job([], 2), [0, 0]
+
+    def lead() -> None:
+        get_driver().run(job)
+        counts[0] = psutil.Process().num_threads()
+
+    in_background(lead)
+    in_background(lambda: counts.__setitem__(1, psutil.Process().num_threads()))
+    assert counts[1] == counts[0] - 1
+
+
+def test_looks_are_rare_where_something_serves_and_nothing_is_under_way(session: Session) -> None:
+    controller: Any = session.observer.controller  # type: ignore[union-attr]
+    rules(session, tier=1)
+    serve(session, lambda: session.events.of("tier.build"), 30)
+    assert is_fused(session) or controller._look_after_s == LOOK_S
+    serve(session, lambda: is_fused(session) and controller._look_after_s > LOOK_S, 30)
+    assert controller._is_quiet()
+    in_background(lambda: controller.changed("the test says so"))
+    in_background(controller._look)
+    assert controller._look_after_s == LOOK_S  # until it serves again
 
 
 def rules(session: Session, **changes: Any) -> None:

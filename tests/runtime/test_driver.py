@@ -21,7 +21,7 @@ import torch
 from hotfuse.errors import VerifyError
 from hotfuse.runtime import driver, leader
 from hotfuse.runtime.driver import PAGE, Driver, Job, Step, get_driver, rows_of, woven_of
-from hotfuse.runtime.threads import TEAM, Gomp, find_gomp
+from hotfuse.runtime.threads import TEAM, Gomp, dismiss_team, find_gomp
 from tests.runtime.kernels import Chain, Marks, kernel, scratch_addresses, table
 
 
@@ -290,6 +290,25 @@ def test_who_finds_the_team_taken_works_alone() -> None:
         assert get_driver().run(job) == 1
     assert set(step.marks) == {2}
     assert get_driver().run(job) == 2
+
+
+def test_who_dismisses_a_team_ends_its_threads_and_may_lead_another_one() -> None:
+    job = Job([Marks(64).step], 2, 64)
+    found: list[tuple[int, int, int]] = []
+
+    def lead_twice() -> None:
+        for _ in range(2):
+            size, led = get_driver().run(job), psutil.Process().num_threads()
+            dismiss_team()
+            found.append((size, led, psutil.Process().num_threads()))
+
+    get_driver().run(job)
+    before = psutil.Process().num_threads()
+    thread = threading.Thread(target=lead_twice)
+    thread.start()
+    thread.join()
+    assert found == [(2, before + 2, before + 1)] * 2  # that thread is one of them
+    assert get_driver().run(job) == 2  # its team alone was meant
 
 
 def test_threads_beyond_the_most_that_may_lead_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
