@@ -2,7 +2,9 @@
 
 State: references to the dictionaries and containers that a module's answer may depend on, with what was in them when the watch
 began. Nothing is hooked and nothing on the module changes; `changed` compares identities inside C loops, and only looks closer
-where one differs, since a number may have been replaced by the same number.
+where one differs, since a number may have been replaced by the same number. What dictionaries hold is looked at only where the
+version of one has moved (`torch_versions`): between two calls of a large model all of it has left the processor's caches, and
+to read each attribute of each submodule takes longer than many a kernel.
 
 Watched: the classes of all submodules and which they are, training flags, every plain attribute, hooks of any kind, and all
 that `Reach` finds: objects and containers, classes, globals, closures and default arguments that the model's code mentions.
@@ -26,6 +28,7 @@ from hotfuse.frontends.torch_code import CodeKey, is_library
 from hotfuse.frontends.torch_facts import Facts, conflict, make_facts
 from hotfuse.frontends.torch_reach import OWN, PLAIN, Reach, cell_content, reach_from
 from hotfuse.frontends.torch_request import own_attributes
+from hotfuse.frontends.torch_versions import Versions, has_version
 from hotfuse.pace import Pace, hurry
 from hotfuse.records import dataclass
 
@@ -67,6 +70,41 @@ class Tables:
         return ""
 
 
+class Sized:
+    """Tables in which no name may come or go."""
+
+    def __init__(self, tables: Iterable[Mapping[str, Any]]) -> None:
+        self.tables = list(tables)
+        self._sizes, self._counts = list(map(len, self.tables)), self.counts()
+
+    def counts(self) -> list[int]:
+        return list(map(_count, self.tables))
+
+    def changed(self) -> bool:
+        return list(map(len, self.tables)) != self._sizes and self.counts() != self._counts
+
+
+class Containers:
+    """Lists, sets and dictionaries, and what was in them."""
+
+    def __init__(self, containers: Iterable[Any]) -> None:
+        self.all = list(containers)
+        self._mappings = [c for c in self.all if isinstance(c, dict)]
+        self._proxies = [c for c in self.all if isinstance(c, types.MappingProxyType)]
+        self._sizes, self._items = list(map(len, self.all)), list(self._contents())
+
+    def changed(self) -> bool:
+        return bool(self.all) and (list(map(len, self.all)) != self._sizes or _differ(self._contents(), self._items))
+
+    def state(self) -> Iterable[Any]:
+        return chain(map(len, self.all), self._contents())
+
+    def _contents(self) -> Iterable[Any]:
+        """The items of lists and sets, the keys of dictionaries, and their values."""
+        values = chain(map(dict.values, self._mappings), map(types.MappingProxyType.values, self._proxies))
+        return chain(chain.from_iterable(self.all), chain.from_iterable(values))
+
+
 class ModuleWatch:
     """Watches one module tree from now on, with all that its code might read or, if it is known which code `ran`, what that
     might have read, as `reach` has it where that was found before. CaptureError if there is something among this that cannot
@@ -103,22 +141,19 @@ class ModuleWatch:
         self._children = [c for c in children if c]
         self._saved_children = list(map(dict, self._children))
         pace()
-        self._sized = [*dicts, *reach.sized]
-        self._sizes = list(map(len, self._sized))
-        self._counts = list(map(_count, self._sized))
+        self._sized = Sized(t for t in (*dicts, *reach.sized) if has_version(t))
+        self._sized_views = Sized(t for t in reach.sized if not has_version(t))
         pace()
         own = [(name, m.__dict__, tuple(k for k in m.__dict__ if k not in OWN), m) for name, m in named]
         loose = [entry[:3] for entry in own if is_library(type(entry[3]).__module__)]
         exact = [entry[:3] for entry in own if not is_library(type(entry[3]).__module__)]
         exact += [(t.where, t.mapping, tuple(t.keys)) for t in reach.tables.values()]
         self._loose = _grouped(loose, pace)
-        self._exact = _grouped(exact, pace)
+        self._exact = _grouped((entry for entry in exact if has_version(entry[1])), pace)
+        self._views = _grouped((entry for entry in exact if not has_version(entry[1])), pace)
         pace()
-        self._containers = reach.containers
-        self._container_sizes = list(map(len, self._containers))
-        self._mappings = [c for c in self._containers if isinstance(c, dict)]
-        self._proxies = [c for c in self._containers if isinstance(c, types.MappingProxyType)]
-        self._items = list(self._contents())
+        self._mappings = Containers(c for c in reach.containers if has_version(c))
+        self._containers = Containers(c for c in reach.containers if not has_version(c))
         self._functions = [f for f in reach.functions if f.__defaults__ or f.__kwdefaults__]
         self._code = list(chain.from_iterable(map(_DEFAULTS, self._functions)))
         self._cells = reach.cells
@@ -129,6 +164,8 @@ class ModuleWatch:
         self._context_values = [v.get(_UNSET) for v in self._context]
         self._arrays = reach.arrays
         self._array_bytes = list(map(_snapshot, self._arrays))
+        inside = (dicts, self._children, *self._loose.live, *self._exact.live, self._sized.tables, self._mappings.all)
+        self._versions = Versions(chain.from_iterable(inside))
 
     def narrowed(self, ran: frozenset[CodeKey], facts: Facts, pace: Pace = hurry) -> ModuleWatch:
         """A watch over what a capture really depended on; `facts` is how things stood where it was made."""
@@ -156,17 +193,18 @@ class ModuleWatch:
             return "a hook is registered"
         if list(map(type, self._modules)) != self._classes:
             return "a submodule changed its class"
-        if self._children != self._saved_children or any(self._childless):
-            return "a submodule was added, removed or replaced"
-        if list(map(len, self._sized)) != self._sizes and list(map(_count, self._sized)) != self._counts:
+        if any(self._childless):
+            return "a submodule was added"
+        versions = self._versions.now()
+        if not self._versions.are(versions):
+            if found := self._changed_inside():
+                return found
+            self._versions.keep(versions)
+        if self._sized_views.changed():
             return "an attribute was added or removed"
-        if not self._loose.is_equal() and (found := self._loose.difference()):
+        if not self._views.is_identical() and (found := self._views.difference()):
             return found
-        if not self._exact.is_identical() and (found := self._exact.difference()):
-            return found
-        if self._containers and (
-            list(map(len, self._containers)) != self._container_sizes or _differ(self._contents(), self._items)
-        ):
+        if self._containers.changed():
             return "a container among the attributes or globals changed"
         if self._functions and _differ(chain.from_iterable(map(_DEFAULTS, self._functions)), self._code):
             return "the default arguments of a function changed"
@@ -182,23 +220,31 @@ class ModuleWatch:
             return "the contents of an array changed"
         return ""
 
+    def _changed_inside(self) -> str:
+        """What is different inside of dictionaries whose versions say whether to look."""
+        if self._children != self._saved_children:
+            return "a submodule was added, removed or replaced"
+        if self._sized.changed():
+            return "an attribute was added or removed"
+        if not self._loose.is_equal() and (found := self._loose.difference()):
+            return found
+        if not self._exact.is_identical() and (found := self._exact.difference()):
+            return found
+        return "a container among the attributes or globals changed" if self._mappings.changed() else ""
+
     def state(self) -> list[Any]:
         """All that `changed` looks at, as it is now; what is missing counts as well."""
-        groups = [*zip(self._loose.live, self._loose.keys, strict=True), *zip(self._exact.live, self._exact.keys, strict=True)]
+        tables = (self._loose, self._exact, self._views)
+        groups = [group for each in tables for group in zip(each.live, each.keys, strict=True)]
         found = [table.get(key, _UNSET) for live, keys in groups for table in live for key in keys]
         found += map(type, self._modules)
         found += chain.from_iterable(children.items() for children in (*self._children, *self._childless))
         found += map(bool, self._hooks)
-        found += chain(map(_count, self._sized), map(len, self._containers), self._contents())
+        found += chain(self._sized.counts(), self._sized_views.counts(), self._mappings.state(), self._containers.state())
         found += chain.from_iterable(map(_DEFAULTS, self._functions))
         found += chain(map(cell_content, self._cells), map(getattr, *self._slots, repeat(_UNSET)))
         found += chain((v.get(_UNSET) for v in self._context), map(_snapshot, self._arrays), _wanted(self._parameters))
         return found
-
-    def _contents(self) -> Iterable[Any]:
-        """The items of lists and sets, the keys of dictionaries, and their values."""
-        values = chain(map(dict.values, self._mappings), map(types.MappingProxyType.values, self._proxies))
-        return chain(chain.from_iterable(self._containers), chain.from_iterable(values))
 
 
 def _check_weights(named: Iterable[tuple[str, torch.nn.Module]], names: set[str]) -> None:

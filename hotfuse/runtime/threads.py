@@ -69,11 +69,11 @@ def find_gomp() -> Gomp | None:
         try:
             found = ctypes.CDLL(library)
             names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "sched_yield")
-            addresses = [ctypes.cast(getattr(found, name), ctypes.c_void_p).value or 0 for name in names]
+            functions = [getattr(found, name) for name in names]
         except (OSError, AttributeError):
             continue
-        pause = getattr(found, "omp_pause_resource_all", None)
-        return Gomp(library, *addresses, ctypes.cast(pause, ctypes.c_void_p).value or 0 if pause else 0)
+        functions += [pause] if (pause := getattr(found, "omp_pause_resource_all", None)) else []
+        return Gomp(library, *[ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions])
     return None
 
 

@@ -18,11 +18,13 @@ import contextlib
 import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 
 from hotfuse.errors import ExecutionError
+from hotfuse.frontends.torch_versions import Versions
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import TensorType
 from hotfuse.locks import make_lock
@@ -42,8 +44,9 @@ Keys = Callable[[Sequence[Hashable]], Sequence[bytes | None]]  # of prepared val
 
 
 class LiveWeights:
-    """The tensors of a module by the names that a captured graph gives them. State: torch's own check of their properties, one
-    loop of C; where it fails, a slower look decides, and it is made anew."""
+    """The tensors of a module by the names that a captured graph gives them. State: those that were found last, for as long as
+    nothing is set in the dictionaries that hold them; torch's own check of their properties, one loop of C: where it fails, a
+    slower look decides, and it is made anew."""
 
     def __init__(self, module: torch.nn.Module, graph: Graph, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -59,6 +62,8 @@ class LiveWeights:
         self._firsts = list(firsts.values())
         self._copies = [(place, firsts[id(t)]) for place, t in enumerate(tensors) if firsts[id(t)] != place]
         self._guard = _guard(self._distinct(tensors))
+        self._tensors = tensors
+        self._versions = Versions(table for table, _ in chain(self._places, *self._ties))
         for name, tensor in zip(names, tensors, strict=True):
             declared = graph.type(name)
             if isinstance(declared, TensorType) and declared.shape != tuple(tensor.shape):
@@ -68,8 +73,11 @@ class LiveWeights:
         """Those of the same module that another form of the same graph names."""
         return LiveWeights(self._module, self._graph, names)
 
-    def read(self) -> list[torch.Tensor] | str:
+    def read(self) -> Sequence[torch.Tensor] | str:
         """The tensors now, or why they are not those that were captured."""
+        versions = self._versions.now()
+        if self._versions.are(versions) and self._guard(*self._distinct(self._tensors)):
+            return self._tensors
         try:
             tensors = [table[key] for table, key in self._places]
             same = all(tensors[copy] is tensors[first] for copy, first in self._copies)
@@ -82,6 +90,8 @@ class LiveWeights:
                 return "weights that were tied no longer are"
         except (KeyError, AttributeError):
             return "a weight was removed or replaced by something else"
+        self._tensors = tensors
+        self._versions.keep(versions)
         return tensors
 
     def properties(self) -> list[Any]:
