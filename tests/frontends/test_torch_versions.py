@@ -33,6 +33,9 @@ class Layer(torch.nn.Module):
         self.part = torch.nn.Linear(2, 2)
         self.factor = 2.0
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x) * self.scale * self.factor
+
 
 def set_often(thing: Any) -> None:
     for number in range(1000):  # as often as Python needs to take a shorter way
