@@ -22,10 +22,9 @@ from hotfuse.right_of_way import RIGHT_OF_WAY
 
 WORK_S = 0.0005  # between rests: at most so long is a serving thread kept from the interpreter
 REST_S = 0.004  # of each, where nobody knows of calls: work takes nine times as long, and a ninth of the interpreter's time
-CROWDED_S = 0.008  # where calls follow each other at once: they lose what it takes, and what a process behind them takes, too
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
-LONGEST_S = 0.05  # of such a rest, where calls are short; two calls' time where they are long
+LONGEST_S = 0.05  # of such a rest, where calls are short; as long as a pause is waited for where they are long
 IMPORT_S = 0.004  # that a module may take by itself
 FIRST_RUN = 1.0  # of the original's time, that kernels may take which find nothing in the caches and no memory of their own
 
@@ -50,17 +49,14 @@ class Unhurried:
             self._due = time.perf_counter() + self.work_s
 
     def rest(self) -> None:
-        """Let calls that are under way end, if they do not follow each other at once."""
+        """Let calls that are under way end."""
         if not RIGHT_OF_WAY.active:
             time.sleep(REST_S)
             return
-        if RIGHT_OF_WAY.crowded:
-            time.sleep(CROWDED_S)
-        else:
-            time.sleep(PAUSE_S)
-            until = time.perf_counter() + max(LONGEST_S, 2 * RIGHT_OF_WAY.call_s)
-            while RIGHT_OF_WAY.busy and time.perf_counter() < until:
-                time.sleep(LOOK_S)
+        time.sleep(PAUSE_S)
+        until = time.perf_counter() + max(LONGEST_S, RIGHT_OF_WAY.patience_s)
+        while RIGHT_OF_WAY.busy and time.perf_counter() < until:
+            time.sleep(LOOK_S)
         RIGHT_OF_WAY.review()
 
     def make_room(self, seconds: float) -> None:

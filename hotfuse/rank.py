@@ -1,10 +1,10 @@
 """Rank: whom the system prefers to a process that works behind models.
 
-From its birth it is nice: of a core that others want too it has a tenth. As long as there are pauses between calls it comes
-last: a call that begins has its core at once, and keeps it. (Once displaced, a call comes to the core of its own team's thread,
-and these two share it for as long as thirty milliseconds while the other core is idle: to look for one is too dear where both
-were busy of late.) Who comes last and waits for a core for most of the pauses is taken beside the others again: all cores are
-theirs, and it would never come to an end.
+From its birth it is nice: of a core that others want too it has a tenth. And it comes last: a call that begins has its core at
+once, and keeps it. (Once displaced, a call comes to the core of its own team's thread, and these two share it for as long as
+thirty milliseconds while the other core is idle: to look for one is too dear where both were busy of late.) Who comes last and
+waits for a core for most of the pauses between calls is taken beside the others again: all cores are theirs, and it would never
+come to an end.
 
 Not everybody may take somebody back from the last rank. Who may not leaves it be.
 
@@ -19,7 +19,7 @@ import functools
 import os
 from pathlib import Path
 
-NICE = 10  # a tenth of a core that others want; the idle class would starve behind calls without a pause
+NICE = 10  # a tenth of a core that others want
 STARVED = 0.5  # of the pauses: who waits so long in them does not come last any more
 CAP_SYS_NICE = 1 << 23
 
@@ -64,17 +64,17 @@ class Ranks:
         self._last: set[int] = set()
         self._starved: set[int] = set()
 
-    def join(self, pid: int, crowded: bool) -> None:
-        """It begins to work, while there are pauses or not."""
+    def join(self, pid: int) -> None:
+        """It begins to work."""
         self._waited[pid] = _waits(pid)
-        self._place(pid, crowded)
+        self._place(pid)
 
     def part(self, pid: int) -> None:
         self._waited.pop(pid, None)
         self._last.discard(pid)
         self._starved.discard(pid)
 
-    def review(self, crowded: bool, pauses_s: float, calls_s: float) -> None:
+    def review(self, pauses_s: float, calls_s: float) -> None:
         """Look at each. So long were pauses and calls since the last time: who is to stand still while there are calls may
         seem to wait for a core then."""
         for pid, before in self._waited.items():
@@ -82,10 +82,10 @@ class Ranks:
             longest_s = max((waited - before.get(thread, waited) for thread, waited in now.items()), default=0.0)
             if pid in self._last and longest_s - calls_s > STARVED * pauses_s:
                 self._starved.add(pid)
-            self._place(pid, crowded)
+            self._place(pid)
 
-    def _place(self, pid: int, crowded: bool) -> None:
-        last = may_return() and not crowded and pid not in self._starved
+    def _place(self, pid: int) -> None:
+        last = may_return() and pid not in self._starved
         if last != (pid in self._last):
             (self._last.add if last else self._last.discard)(pid)
             _put(pid, last)

@@ -3,16 +3,16 @@
 A core that a call needs is not shared, not even with a nice process: a team of threads waits for its slowest. So processes
 that work behind models are stopped for as long as calls are under way, and threads that do are told (`busy`). Callers stop
 processes, and another thread, the usher, has them go on. Where there is hardly a moment without a call, that would starve them:
-they then run beside the calls, as nice as they are, one at a time and in turns, until there are moments again. (Calls lose what
-one of them takes; two together take twice as much.) Where calls lose more than their `Share`, some turns are their own. Who
-works on what is in no hurry at all, like an audit, has one turn in four. Whom the system prefers to them says their `rank`.
+then a call begins with a pause now and then, as their `Share` has it, and who comes meanwhile waits with it. Who works on what
+is in no hurry at all, like an audit, has one of four such pauses. Where there are none either, as in a call without an end,
+they run beside it. Whom the system prefers to them says their `rank`.
 
 A thread that works behind calls cannot be stopped amid a piece of its work. What is long it begins where there is room for it:
 early in a pause, as long as pauses were of late (`await_room`).
 
-State: the calls under way since somebody began to work behind them, the processes that do, the one whose turn it is first,
-those that are in no hurry, which of them were stopped, how busy the last moments were, how many turns there were, when the last
-call ended, how long the last pauses and the last call were, and the usher.
+State: the calls under way since somebody began to work behind them, the processes that do, those that are in no hurry, which of
+them were stopped, how busy the last moments were, when the last call ended, how long the last pauses and the last call were,
+until when callers make a pause, how many they made, and the usher.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from collections.abc import Iterator
 
 from hotfuse.locks import make_lock
 from hotfuse.rank import Ranks
-from hotfuse.share import Share
+from hotfuse.share import ALLOWED, PAUSE, Share
 
 WINDOW_S = 0.5  # that is looked back upon
 STALE_S = 2.0  # without anybody at work: what was crowded may not be any more
-CROWDED = 0.8  # of it with a call under way: no room is left between calls
-RARE = 4  # turns, of which those have one that are in no hurry
+CROWDED = 0.85  # of it with a call under way, or a caller who makes a pause: no room is left between calls
+RARE = 4  # pauses that callers make, of which those have one that are in no hurry
+FOLLOWS = 0.2  # of a call's length after it, the next one has begun where they follow each other
+ENDLESS_S = 2.0  # without a pause, where calls are short: there may be none
+PATIENCE = 2.0  # calls' time: for what comes with the next call
 PAUSES = 8  # that are remembered
 BEGINNING = 0.8  # of a usual pause is still to come
 OVERDUE = 2.0  # times the longest of them: until then a call may begin at any moment
@@ -57,10 +60,11 @@ class RightOfWay:
         self._processes: list[int] = []
         self._stopped: set[int] = set()
         self._rare: set[int] = set()
-        self._turn = 0
-        self._worker_in_turn: int | None = None
         self._threads = 0
         self._ranks, self._share = Ranks(), Share()
+        self._made, self._until_s = 0, 0.0  # pauses that callers made, and the end of the last
+        self._gone = threading.Condition(self._lock)  # no call is under way
+        self._mine = threading.local()
         self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
         self._ended_s = self._call_s = 0.0
         self._idle_s = -math.inf
@@ -71,7 +75,10 @@ class RightOfWay:
     @property
     def busy(self) -> bool:
         """Whether what works behind models should wait."""
-        return self._calls > 0
+        if self._calls or not self.crowded:
+            return self._calls > 0
+        now_s = time.monotonic()
+        return now_s >= self._until_s and now_s - self._ended_s < FOLLOWS * self._call_s
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -83,28 +90,57 @@ class RightOfWay:
             self.leave()
 
     def enter(self) -> None:
+        depth = self._mine.depth = getattr(self._mine, "depth", 0) + 1
+        made = self.crowded and depth == 1 and self._make_pause()
         with self._lock:
             self._calls += 1
             if self._calls == 1:
                 self._began_s = time.monotonic()
-                if self._ended_s:
+                if self._ended_s and (made or not self.crowded):
                     self._pauses.append(self._began_s - self._ended_s)
                 if not (self._processes or self._threads) and self._began_s - self._idle_s > LINGER_S:
                     self.active = False
-                if not self.crowded:
-                    self._direct()
+                self._direct()
+            if depth == 1:
+                self._mine.began_s = time.monotonic()
 
     def leave(self) -> None:
+        self._mine.depth -= 1
         with self._lock:
             self._calls -= 1
+            now_s = time.monotonic()
+            if not self._mine.depth:
+                self._call_s = now_s - self._mine.began_s
             if self._calls == 0:
-                self._ended_s = time.monotonic()
-                self._call_s = self._ended_s - self._began_s
-                self._busy_s += self._call_s
-                if self.crowded:
-                    self._share.ended(self._ended_s)
+                self._ended_s = now_s
+                self._busy_s += now_s - self._began_s
+                self._share.earn(now_s - self._began_s)
                 if not self.crowded and self._stopped:
                     self._let_go_on()
+                self._gone.notify_all()
+
+    def _make_pause(self) -> bool:
+        """Wait before a call if it is time to, with others who come meanwhile, from when no call is under way any more."""
+        with self._lock:
+            asked_s = time.monotonic()
+            pause_s = self._share.pause_s(self._call_s) if self._processes or self._threads else 0.0
+            if asked_s >= self._until_s:
+                if not pause_s:
+                    return False
+                gone = self._gone.wait_for(lambda: not self._calls, PATIENCE * self._call_s)
+                now_s = time.monotonic()
+                if not gone:
+                    self._share.spend(now_s - asked_s)
+                    return False
+                if now_s >= self._until_s:  # nobody else who waited was quicker
+                    self._made, self._until_s = self._made + 1, now_s + pause_s
+                    self._share.spend(self._until_s - asked_s)
+                    self._busy_s += pause_s
+                    if self._stopped:
+                        self._let_go_on()
+            left_s = self._until_s - time.monotonic()
+        time.sleep(max(left_s, 0.0))
+        return True
 
     @contextlib.contextmanager
     def behind(self, process: int | None = None, rare: bool = False) -> Iterator[None]:
@@ -129,11 +165,16 @@ class RightOfWay:
         """The last call's length."""
         return self._call_s
 
+    @property
+    def patience_s(self) -> float:
+        """How long a pause is waited for, at most."""
+        return PATIENCE * self._call_s * (1 + self.crowded * PAUSE / ALLOWED)
+
     def room_s(self) -> float:
         """How long no call is to be expected, where this pause is as the last ones were in the median. None where a call is
         due; endless where nobody seems to call any more, or nothing is known of pauses."""
         with self._lock:
-            if self._calls:
+            if self.busy:
                 return 0.0
             passed_s = time.monotonic() - self._ended_s
             if passed_s > OVERDUE * max(self._pauses, default=0.0):
@@ -146,9 +187,9 @@ class RightOfWay:
 
     def await_room(self, seconds: float) -> None:
         """Wait for room for a piece of work that takes so long, or for the beginning of a pause where most are shorter; not if
-        calls follow each other at once, or would hardly notice."""
-        until_s = time.monotonic() + max(LONGEST_S, 2 * self._call_s)
-        while self.active and not self.crowded and seconds > SLIGHT * self._call_s and time.monotonic() < until_s:
+        calls would hardly notice."""
+        until_s = time.monotonic() + max(LONGEST_S, self.patience_s)
+        while self.active and seconds > SLIGHT * self._call_s and time.monotonic() < until_s:
             if self.room_s() >= min(seconds, BEGINNING * self._usual_s()):
                 return
             time.sleep(LOOK_S)
@@ -164,7 +205,7 @@ class RightOfWay:
             self._threads += 1
         else:
             self._processes.append(process)
-            self._ranks.join(process, self.crowded)
+            self._ranks.join(process)
             if rare:
                 self._rare.add(process)
             self._direct()
@@ -191,18 +232,14 @@ class RightOfWay:
                 return
             if self._calls:
                 self._busy_s += now_s - self._began_s
+                self._share.earn(now_s - self._began_s)
                 self._began_s = now_s
-            self.crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
-            self._ranks.review(self.crowded, passed_s - self._busy_s, self._busy_s)
+            crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
+            self._until_s = self._until_s if self.crowded else now_s
+            self.crowded = crowded
+            busy_s = 0.0 if self._is_endless() else self._busy_s
+            self._ranks.review(passed_s - busy_s, busy_s)
             self._window_s, self._busy_s = now_s, 0.0
-            if self.crowded:
-                self._share.turn(passed_s, self._worker_in_turn is not None)
-            else:
-                self._share.restart()
-            if self._share.granted:
-                self._turn += 1
-                ran = self._worker_in_turn or next(iter(self._processes), None)
-                self._processes = [*(p for p in self._processes if p != ran), *(p for p in self._processes if p == ran)]
             self._direct()
 
     def _let_go_on(self) -> None:
@@ -224,20 +261,19 @@ class RightOfWay:
                 self._paused.clear()
                 time.sleep(RETURN_S)
                 with self._lock:
-                    if self._calls == 0 and not self.crowded:
-                        self._direct()
+                    self._direct()
 
     def _direct(self) -> None:
         """Stop those processes that are to stand still now, and have the others go on."""
-        self._worker_in_turn = self._first_in_turn() if self.crowded and self._share.granted else None
+        busy = self.busy and not self._is_endless()
+        waiting = self._rare if self.crowded and self._made % RARE and len(self._rare) < len(self._processes) else ()
         for process in self._processes:
-            self._stop(process, process != self._worker_in_turn if self.crowded else self._calls > 0)
+            self._stop(process, busy or process in waiting)
 
-    def _first_in_turn(self) -> int | None:
-        """Who works beside the calls now: who waits longest of those in no hurry in their turns, of the others otherwise."""
-        theirs = self._turn % RARE == 0
-        ready = [process for process in self._processes if (process in self._rare) == theirs]
-        return next(iter(ready or (self._processes if theirs else [])), None)
+    def _is_endless(self) -> bool:
+        """Whether a pause that callers were to make is long overdue."""
+        pauses_s = max(ENDLESS_S, 2 * self.patience_s)
+        return self.crowded and time.monotonic() - self._until_s > pauses_s
 
     def _stop(self, process: int, stands: bool) -> None:
         """Where something changes: others may stop it, too."""

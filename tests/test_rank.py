@@ -1,4 +1,4 @@
-"""Who works behind models comes last while there are pauses between calls, and is not starved."""
+"""Who works behind models comes last, and is not starved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hotfuse import rank
+from hotfuse import rank, right_of_way
 from hotfuse.rank import STARVED, Ranks, lower, may_return
 from hotfuse.right_of_way import WINDOW_S, RightOfWay
 
@@ -41,24 +41,13 @@ def classes(process: int) -> set[int]:
 
 
 @returns
-def test_it_comes_last_while_there_are_pauses() -> None:
+def test_it_comes_last() -> None:
     ranks = Ranks()
     with spinning() as process:
-        assert classes(process) == {os.SCHED_BATCH}
-        ranks.join(process, crowded=False)
-        assert classes(process) == {os.SCHED_IDLE}
-        ranks.review(crowded=True, pauses_s=0.0, calls_s=0.5)
         assert classes(process) == {os.SCHED_BATCH}
         assert os.getpriority(os.PRIO_PROCESS, process) == min(os.nice(0) + rank.NICE, 19)
-        ranks.review(crowded=False, pauses_s=0.5, calls_s=0.0)
+        ranks.join(process)
         assert classes(process) == {os.SCHED_IDLE}
-
-
-def test_where_there_are_none_it_never_does() -> None:
-    ranks = Ranks()
-    with spinning() as process:
-        ranks.join(process, crowded=True)
-        assert classes(process) == {os.SCHED_BATCH}
 
 
 @returns
@@ -69,17 +58,17 @@ def test_who_waits_for_a_core_that_others_have_is_taken_beside_them() -> None:
         for pid in (process, other):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), {core})
-        ranks.join(process, crowded=False)
+        ranks.join(process)
         time.sleep(0.3)
-        ranks.review(crowded=False, pauses_s=0.3 / STARVED, calls_s=0.3)  # it may have stood still behind calls
+        ranks.review(pauses_s=0.3 / STARVED, calls_s=0.3)  # it may have stood still behind calls
         assert classes(process) == {os.SCHED_IDLE}
         time.sleep(0.3)
-        ranks.review(crowded=False, pauses_s=0.3, calls_s=0.0)
+        ranks.review(pauses_s=0.3, calls_s=0.0)
         assert classes(process) == {os.SCHED_BATCH}
-        ranks.review(crowded=False, pauses_s=0.3, calls_s=0.0)
+        ranks.review(pauses_s=0.3, calls_s=0.0)
         assert classes(process) == {os.SCHED_BATCH}  # to its end
         ranks.part(process)
-        ranks.join(process, crowded=False)
+        ranks.join(process)
         assert classes(process) == {os.SCHED_IDLE}
 
 
@@ -87,8 +76,8 @@ def test_who_could_not_be_taken_back_is_never_put_last(monkeypatch: pytest.Monke
     monkeypatch.setattr(rank, "may_return", lambda: False)
     ranks = Ranks()
     with spinning() as process:
-        ranks.join(process, crowded=False)
-        ranks.review(crowded=False, pauses_s=0.5, calls_s=0.0)
+        ranks.join(process)
+        ranks.review(pauses_s=0.5, calls_s=0.0)
         assert classes(process) == {os.SCHED_BATCH}
 
 
@@ -108,18 +97,25 @@ def test_a_process_that_is_gone_is_nobodys_concern() -> None:
     ranks = Ranks()
     with spinning() as process:
         pass
-    ranks.join(process, crowded=False)
-    ranks.review(crowded=False, pauses_s=0.5, calls_s=0.0)
+    ranks.join(process)
+    ranks.review(pauses_s=0.5, calls_s=0.0)
     ranks.part(process)
 
 
 @returns
-def test_calls_that_follow_each_other_take_it_from_the_last_rank() -> None:
+def test_who_waits_in_a_call_without_an_end_is_taken_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(right_of_way, "ENDLESS_S", 0.0)
     right = RightOfWay()
-    with spinning() as process, right.behind(process):
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(spinning())
+        others = [stack.enter_context(spinning()) for _ in os.sched_getaffinity(0)]  # two threads each
+        stack.enter_context(right.behind(process))
+        assert others
         assert classes(process) == {os.SCHED_IDLE}
         with right.call():
-            time.sleep(WINDOW_S)
-            right.review()
+            until_s = time.monotonic() + 60 * WINDOW_S
+            while classes(process) == {os.SCHED_IDLE} and time.monotonic() < until_s:
+                time.sleep(WINDOW_S)
+                right.review()
         assert right.crowded
         assert classes(process) == {os.SCHED_BATCH}

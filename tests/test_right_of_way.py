@@ -10,14 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from hotfuse import pace
+from hotfuse import pace, right_of_way
 from hotfuse.pace import Unhurried
 from hotfuse.right_of_way import RARE, RIGHT_OF_WAY, WINDOW_S, RightOfWay
+from hotfuse.share import ALLOWED, LEAST_S, PAUSE
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
 
@@ -98,36 +99,123 @@ def test_without_another_thread_the_caller_does(monkeypatch: pytest.MonkeyPatch)
         assert not is_stopped(process)
 
 
-def test_behind_calls_without_a_break_who_is_in_no_hurry_has_one_turn_in_four() -> None:
+CALL_S = 0.2
+
+
+@contextlib.contextmanager
+def calling(right: RightOfWay, times: int = 1) -> Iterator[list[float]]:
+    """Threads that call and never rest, and how long their calls took, with what they waited before."""
+    took: list[float] = []
+    over = threading.Event()
+
+    def call() -> None:
+        while not over.is_set():
+            begun_s = time.monotonic()
+            with right.call():
+                time.sleep(CALL_S)
+            took.append(time.monotonic() - begun_s)
+
+    threads = [threading.Thread(target=call) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield took
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def watched(right: RightOfWay, processes: Sequence[int], seconds: float) -> list[tuple[bool, ...]]:
+    """Which of the processes did not stand still, looked at now and then, once there was no room between calls."""
+    until_s, found = time.monotonic() + 10 * WINDOW_S, []
+    while not right.crowded and time.monotonic() < until_s:
+        time.sleep(0.01)
+        right.review()
+    assert right.crowded
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        found.append(tuple(process not in right._stopped for process in processes))
+        time.sleep(0.002)
+        right.review()
+    return found
+
+
+@pytest.mark.parametrize("callers", [1, 3])
+def test_calls_without_a_break_wait_now_and_then_and_for_no_more_than_a_share(callers: int) -> None:
     right = RightOfWay()
-    with spinning() as process, right.behind(process, rare=True), right.call():
-        stopped = []
-        for _ in range(2 * RARE):
-            time.sleep(WINDOW_S)
-            right.review()
-            stopped.append(is_stopped(process))
+    with spinning() as process, right.behind(process), calling(right, callers) as took:
+        goes_on = watched(right, [process], 20 * CALL_S)
         assert right.crowded
-        assert stopped.count(False) == 2
-        while not is_stopped(process):
-            time.sleep(WINDOW_S)
-            right.review()
-        right.hurry(process)
-        assert not is_stopped(process)
+    share = sum(map(sum, goes_on)) / len(goes_on)
+    assert ALLOWED / 3 < share < 1.5 * ALLOWED
+    assert max(took) < (PAUSE + 2.5) * CALL_S  # where others are under way they are waited for
 
 
-def test_who_is_in_no_hurry_is_not_starved_by_who_is() -> None:
-    for rare_first in (True, False):
-        right = RightOfWay()
-        with spinning() as rare, spinning() as urgent, right.call(), contextlib.ExitStack() as stack:
-            for process in (rare, urgent) if rare_first else (urgent, rare):
-                stack.enter_context(right.behind(process, rare=process == rare))
-            runs = []
-            for _ in range(2 * RARE):
-                time.sleep(WINDOW_S)
-                right.review()
-                runs.append((not is_stopped(rare), not is_stopped(urgent)))
-            assert runs.count((True, False)) == 2
-            assert runs.count((False, True)) == 2 * RARE - 2
+def test_behind_calls_without_a_break_who_is_in_no_hurry_has_one_pause_in_four() -> None:
+    right = RightOfWay()
+    with spinning() as rare, spinning() as urgent, contextlib.ExitStack() as stack:
+        stack.enter_context(right.behind(rare, rare=True))
+        stack.enter_context(right.behind(urgent))
+        stack.enter_context(calling(right))
+        goes_on = watched(right, [rare, urgent], 60 * CALL_S)
+    assert (True, False) not in goes_on
+    theirs, ours = goes_on.count((True, True)), goes_on.count((False, True))
+    assert 0 < theirs < ours
+
+
+def test_who_is_in_no_hurry_has_every_pause_where_nobody_else_works() -> None:
+    right = RightOfWay()
+    with spinning() as rare, right.behind(rare, rare=True), calling(right):
+        goes_on = watched(right, [rare], 20 * CALL_S)
+    assert sum(map(sum, goes_on)) / len(goes_on) > ALLOWED / 3
+
+
+def test_calls_of_a_call_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = RightOfWay()
+    right.crowded = True
+    with right.behind():
+        right.crowded = True
+        right._share.earn(100.0)
+        with right.call():
+            right._share.earn(100.0)
+            begun_s = time.monotonic()
+            with right.call():
+                assert time.monotonic() - begun_s < LEAST_S
+
+
+def test_nobody_waits_for_calls_where_nobody_works() -> None:
+    right = RightOfWay()
+    right.crowded = True
+    right._share.earn(100.0)
+    begun_s = time.monotonic()
+    with right.call():
+        assert time.monotonic() - begun_s < LEAST_S
+
+
+def test_who_waits_for_others_calls_in_vain_has_waited_enough() -> None:
+    """One call is much longer than the others, which do not wait for it each time."""
+    right = RightOfWay()
+    over = threading.Event()
+
+    def call_for_long() -> None:
+        with right.call():
+            over.wait()
+
+    thread = threading.Thread(target=call_for_long)
+    with right.behind():
+        thread.start()
+        waited = []
+        for _ in range(50):
+            right.crowded = True
+            right._share.earn(0.02)
+            begun_s = time.monotonic()
+            with right.call():
+                waited.append(time.monotonic() - begun_s)
+                time.sleep(0.02)
+        over.set()
+        thread.join()
+    assert sum(wait > 0.02 for wait in waited) < 10
 
 
 def test_between_calls_who_is_in_no_hurry_works_as_all_do() -> None:
@@ -139,39 +227,24 @@ def test_between_calls_who_is_in_no_hurry_works_as_all_do() -> None:
             assert not is_stopped(process)
 
 
-def test_behind_calls_without_a_break_it_is_not_starved() -> None:
+def test_in_a_call_without_an_end_it_is_not_starved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(right_of_way, "ENDLESS_S", 2 * WINDOW_S)
     right = RightOfWay()
     with spinning() as process, right.behind(process):
         with right.call():
             time.sleep(WINDOW_S)
             right.review()
             assert right.crowded
-            assert not is_stopped(process)
-        with right.call():
+            assert is_stopped(process)
+            for _ in range(3):
+                time.sleep(WINDOW_S)
+                right.review()
             assert not is_stopped(process)
         time.sleep(WINDOW_S)
         right.review()
         assert not right.crowded
         with right.call():
             assert is_stopped(process)
-
-
-def test_behind_calls_without_a_break_one_process_works_at_a_time_and_each_has_its_turn() -> None:
-    right = RightOfWay()
-    with spinning() as first, spinning() as second, right.behind(first), right.call():
-        with right.behind(second):
-            turns = []
-            for _ in range(4):
-                time.sleep(WINDOW_S)
-                right.review()
-                turns.append((is_stopped(first), is_stopped(second)))
-            assert right.crowded
-            assert turns == [(True, False), (False, True), (True, False), (False, True)]
-            time.sleep(WINDOW_S)
-            right.review()
-            assert is_stopped(first)
-        assert not is_stopped(first)  # the other one is done: it is the first one's turn
-        assert not is_stopped(second)
 
 
 def test_a_process_that_begins_amid_a_call_stands_still_at_once() -> None:
