@@ -8,6 +8,7 @@ many captures were begun. What only captures need is imported by the thread that
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import threading
@@ -95,7 +96,8 @@ class Captures:
                     self._ask(request, urgent=wait)
                 else:
                     behind.enter_context(RIGHT_OF_WAY.behind())  # now: the next call may begin before the thread does
-                    threading.Thread(target=self._ask_later, args=(request, behind), name="hotfuse-ask", daemon=True).start()
+                    # `Thread.start` would wait until it runs: the model's own threads still spin on the other cores
+                    _thread.start_new_thread(self._ask_later, (request, behind))
             except BaseException as error:  # Ctrl-C among them: whoever waits for this capture must not wait for ever
                 behind.close()
                 if not done.is_set():

@@ -12,6 +12,7 @@ from hotfuse.cli.bench.subject import Subject
 def run_torch(subject: Subject, settings: Settings) -> Opener:
     import hotfuse
     import hotfuse.entry_torch  # as `import hotfuse` does where torch is there already, as it is for whoever has a module
+    import hotfuse.runtime.metrics
 
     made: list[Any] = []
 
