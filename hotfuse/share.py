@@ -8,7 +8,7 @@ State: what was earned and not spent.
 
 from __future__ import annotations
 
-ALLOWED = 0.1  # of calls' time
+ALLOWED = 0.12  # of calls' time
 PAUSE = 0.45  # of a call: the caller who has it waits for less than two calls
 LEAST_S = 0.001  # of a pause: below that nobody gets to work
 KEPT = 2.0  # pauses' worth of what was earned while nobody worked
