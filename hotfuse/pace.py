@@ -22,6 +22,7 @@ from hotfuse.right_of_way import RIGHT_OF_WAY
 
 WORK_S = 0.0005  # between rests: at most so long is a serving thread kept from the interpreter
 REST_S = 0.004  # of each, where nobody knows of calls: work takes nine times as long, and a ninth of the interpreter's time
+ENDLESS_S = 0.008  # where calls make no pauses: they lose what it takes, and what a process behind them takes, too
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
 LOOK_S = 0.001  # between looks whether the call is still under way
 LONGEST_S = 0.05  # of such a rest, where calls are short; as long as a pause is waited for where they are long
@@ -53,7 +54,7 @@ class Unhurried:
         if not RIGHT_OF_WAY.active:
             time.sleep(REST_S)
             return
-        time.sleep(PAUSE_S)
+        time.sleep(ENDLESS_S if RIGHT_OF_WAY.endless else PAUSE_S)
         until = time.perf_counter() + max(LONGEST_S, RIGHT_OF_WAY.patience_s)
         while RIGHT_OF_WAY.busy and time.perf_counter() < until:
             time.sleep(LOOK_S)

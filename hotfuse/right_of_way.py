@@ -37,6 +37,7 @@ RARE = 4  # pauses that callers make, of which those have one that are in no hur
 FOLLOWS = 0.2  # of a call's length after it, the next one has begun where they follow each other
 ENDLESS_S = 2.0  # without a pause, where calls are short: there may be none
 PATIENCE = 2.0  # calls' time: for what comes with the next call
+MOST_S = 1.0  # that a caller waits for others' calls
 PAUSES = 8  # that are remembered
 BEGINNING = 0.8  # of a usual pause is still to come
 OVERDUE = 2.0  # times the longest of them: until then a call may begin at any moment
@@ -45,7 +46,7 @@ RETURN_S = 0.0002  # from the end of a call to its caller's next step
 IDLE_S = 30.0  # without a call behind which somebody works: the usher ends
 LINGER_S = 0.5  # after a process's work, for which calls still say so: it may be asked again
 LOOK_S = 0.001  # between looks for room
-LONGEST_S = 0.25  # that anybody waits for it, where calls are short; two calls' time where they are long
+LONGEST_S = 0.25  # that anybody waits for it, where calls are short; as long as a pause is waited for where they are long
 
 
 class RightOfWay:
@@ -63,9 +64,10 @@ class RightOfWay:
         self._threads = 0
         self._ranks, self._share = Ranks(), Share()
         self._made, self._until_s = 0, 0.0  # pauses that callers made, and the end of the last
-        self._gone = threading.Condition(self._lock)  # no call is under way
+        self._asked_s = math.inf  # since when somebody waits for one
+        self._gone = threading.Condition(self._lock)  # no call is under way, or nobody works any more
         self._mine = threading.local()
-        self._window_s = self._began_s = self._busy_s = self._reviewed_s = 0.0
+        self._window_s = self._began_s = self._busy_s = self._made_s = self._reviewed_s = 0.0
         self._ended_s = self._call_s = 0.0
         self._idle_s = -math.inf
         self._pauses: deque[float] = deque(maxlen=PAUSES)
@@ -75,10 +77,16 @@ class RightOfWay:
     @property
     def busy(self) -> bool:
         """Whether what works behind models should wait."""
-        if self._calls or not self.crowded:
+        if not self.crowded:
             return self._calls > 0
         now_s = time.monotonic()
-        return now_s >= self._until_s and now_s - self._ended_s < FOLLOWS * self._call_s
+        follows = now_s >= self._until_s and now_s - self._ended_s < FOLLOWS * self._call_s
+        return (self._calls > 0 or follows) and not self.endless
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pause that callers were to make is long overdue."""
+        return self.crowded and time.monotonic() - self._until_s > max(ENDLESS_S, 2 * self.patience_s)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -90,21 +98,24 @@ class RightOfWay:
             self.leave()
 
     def enter(self) -> None:
-        depth = self._mine.depth = getattr(self._mine, "depth", 0) + 1
-        made = self.crowded and depth == 1 and self._make_pause()
+        depth = getattr(self._mine, "depth", 0)
+        made = self.crowded and not depth and self._make_pause()
         with self._lock:
+            self._mine.depth = depth + 1
             self._calls += 1
             if self._calls == 1:
                 self._began_s = time.monotonic()
                 if self._ended_s and (made or not self.crowded):
                     self._pauses.append(self._began_s - self._ended_s)
-                if not (self._processes or self._threads) and self._began_s - self._idle_s > LINGER_S:
+                if not self._works() and self._began_s - self._idle_s > LINGER_S:
                     self.active = False
                 self._direct()
-            if depth == 1:
+            if not depth:
                 self._mine.began_s = time.monotonic()
 
     def leave(self) -> None:
+        if not getattr(self._mine, "depth", 0):  # a fork amid the call: here nobody entered
+            return
         self._mine.depth -= 1
         with self._lock:
             self._calls -= 1
@@ -121,26 +132,30 @@ class RightOfWay:
 
     def _make_pause(self) -> bool:
         """Wait before a call if it is time to, with others who come meanwhile, from when no call is under way any more."""
-        with self._lock:
-            asked_s = time.monotonic()
-            pause_s = self._share.pause_s(self._call_s) if self._processes or self._threads else 0.0
-            if asked_s >= self._until_s:
-                if not pause_s:
+        with self._gone:
+            now_s = time.monotonic()
+            if now_s >= self._until_s:
+                if not self._works() or not self._share.pause_s(self._call_s):
                     return False
-                gone = self._gone.wait_for(lambda: not self._calls, PATIENCE * self._call_s)
-                now_s = time.monotonic()
+                self._asked_s = min(self._asked_s, now_s)
+                gone = self._gone.wait_for(lambda: not self._calls, min(PATIENCE * self._call_s, MOST_S))
+                now_s, asked_s = time.monotonic(), self._asked_s
                 if not gone:
-                    self._share.spend(now_s - asked_s)
+                    self._share.spend(now_s - min(asked_s, now_s))
+                    self._asked_s = math.inf
                     return False
                 if now_s >= self._until_s:  # nobody else who waited was quicker
-                    self._made, self._until_s = self._made + 1, now_s + pause_s
-                    self._share.spend(self._until_s - asked_s)
-                    self._busy_s += pause_s
+                    pause_s = self._share.pause_s(self._call_s)
+                    self._made, self._until_s, self._asked_s = self._made + 1, now_s + pause_s, math.inf
+                    self._share.spend(self._until_s - min(asked_s, now_s))
+                    self._busy_s, self._made_s = self._busy_s + pause_s, self._made_s + pause_s
                     if self._stopped:
                         self._let_go_on()
-            left_s = self._until_s - time.monotonic()
-        time.sleep(max(left_s, 0.0))
+            self._gone.wait_for(lambda: not self._works(), self._until_s - now_s)
         return True
+
+    def _works(self) -> bool:
+        return bool(self._processes or self._threads)
 
     @contextlib.contextmanager
     def behind(self, process: int | None = None, rare: bool = False) -> Iterator[None]:
@@ -150,7 +165,7 @@ class RightOfWay:
             if not self.active:
                 now_s = time.monotonic()
                 self.crowded = self.crowded and now_s - self._reviewed_s < STALE_S
-                self._window_s, self._began_s, self._busy_s = now_s, now_s, 0.0
+                self._window_s, self._began_s, self._busy_s, self._made_s = now_s, now_s, 0.0, 0.0
                 self._ended_s = 0.0  # calls did not say when they began or ended
                 self._pauses.clear()
             self._join(process, rare)
@@ -221,7 +236,8 @@ class RightOfWay:
             self._stop(process, False)
             self._direct()
             self._idle_s = time.monotonic()
-        self.active = bool(self._processes or self._threads) or time.monotonic() - self._idle_s < LINGER_S
+        self._gone.notify_all()
+        self.active = self._works() or time.monotonic() - self._idle_s < LINGER_S
 
     def review(self) -> None:
         """Look back, now and then: called by whoever works behind the models, or waits for a process that does."""
@@ -237,9 +253,9 @@ class RightOfWay:
             crowded, self._reviewed_s = self._busy_s > CROWDED * passed_s, now_s
             self._until_s = self._until_s if self.crowded else now_s
             self.crowded = crowded
-            busy_s = 0.0 if self._is_endless() else self._busy_s
+            busy_s = 0.0 if self.endless else self._busy_s - self._made_s
             self._ranks.review(passed_s - busy_s, busy_s)
-            self._window_s, self._busy_s = now_s, 0.0
+            self._window_s, self._busy_s, self._made_s = now_s, 0.0, 0.0
             self._direct()
 
     def _let_go_on(self) -> None:
@@ -265,15 +281,10 @@ class RightOfWay:
 
     def _direct(self) -> None:
         """Stop those processes that are to stand still now, and have the others go on."""
-        busy = self.busy and not self._is_endless()
-        waiting = self._rare if self.crowded and self._made % RARE and len(self._rare) < len(self._processes) else ()
+        busy, others = self.busy, len(self._rare) < len(self._processes)
+        waiting = self._rare if self.crowded and self._made % RARE and others and not self.endless else ()
         for process in self._processes:
             self._stop(process, busy or process in waiting)
-
-    def _is_endless(self) -> bool:
-        """Whether a pause that callers were to make is long overdue."""
-        pauses_s = max(ENDLESS_S, 2 * self.patience_s)
-        return self.crowded and time.monotonic() - self._until_s > pauses_s
 
     def _stop(self, process: int, stands: bool) -> None:
         """Where something changes: others may stop it, too."""

@@ -9,8 +9,9 @@ State: what was earned and not spent.
 from __future__ import annotations
 
 ALLOWED = 0.12  # of calls' time
-PAUSE = 0.45  # of a call: the caller who has it waits for less than two calls
+PAUSE = 0.45  # of a call, that a pause takes: with it a call is shorter than two
 LEAST_S = 0.001  # of a pause: below that nobody gets to work
+MOST_S = 0.5
 KEPT = 2.0  # pauses' worth of what was earned while nobody worked
 
 
@@ -24,7 +25,7 @@ class Share:
 
     def pause_s(self, call_s: float) -> float:
         """How long the next call is to wait, where they take so long; 0: not at all."""
-        pause_s = max(LEAST_S, PAUSE * call_s)
+        pause_s = min(max(LEAST_S, PAUSE * call_s), MOST_S)
         self._earned_s = min(self._earned_s, KEPT * pause_s)
         return pause_s if self._earned_s >= pause_s else 0.0
 

@@ -2,12 +2,14 @@
 not look inside again. To ask for one costs the memory access that finds the dictionary.
 
 torch reads them for its own guards, in every version of Python that it runs on. Where it does not, everything is looked at with
-each call. An ordered dictionary may be put in another order without a trace: it has no version here.
+each call. An ordered dictionary may be put in another order without a trace, and an empty one filled from another at once where
+Python tells watchers and does not count (3.12): these have no version here.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
@@ -16,6 +18,8 @@ from typing import Any
 import torch
 
 _READ: Callable[[Any], int] | None = getattr(torch._C._dynamo.guards, "dict_version", None)
+
+_WATCHED = sys.version_info >= (3, 12)
 
 
 def has_version(table: Any) -> bool:
@@ -28,12 +32,14 @@ def _dict_of(table: Any) -> dict[Any, Any] | None:
         return None
     if isinstance(table, MappingProxyType):
         shown = gc.get_referents(table)
-        return shown[0] if len(shown) == 1 and type(shown[0]) is dict else None
-    return table if isinstance(table, dict) and not isinstance(table, OrderedDict) else None
+        return _dict_of(shown[0]) if len(shown) == 1 else None
+    if not isinstance(table, dict) or isinstance(table, OrderedDict) or (_WATCHED and not table):
+        return None
+    return table
 
 
 class Versions:
-    """Those of some dictionaries. State: the versions that were kept."""
+    """Those of some dictionaries. State: the versions that were kept, when somebody had looked inside."""
 
     def __init__(self, tables: Iterable[Any]) -> None:
         found = list(map(_dict_of, tables))

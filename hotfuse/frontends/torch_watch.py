@@ -60,6 +60,10 @@ class Tables:
     def is_identical(self) -> bool:
         return all(map(operator.is_, chain.from_iterable(self.rows()), self.values))
 
+    def is_settled(self) -> bool:
+        """Whether no value was replaced by an equal one that may change by itself."""
+        return self.is_identical() or not self.difference()
+
     def difference(self) -> str:
         """The first attribute that differs, for people to read; "" if none does."""
         places = ((n, k) for names, keys in zip(self.names, self.keys, strict=True) for n in names for k in keys)
@@ -142,15 +146,16 @@ class ModuleWatch:
         self._saved_children = list(map(dict, self._children))
         pace()
         self._sized = Sized(t for t in (*dicts, *reach.sized) if has_version(t))
-        self._sized_views = Sized(t for t in reach.sized if not has_version(t))
+        self._sized_views = Sized(t for t in (*dicts, *reach.sized) if not has_version(t))
         pace()
         own = [(name, m.__dict__, tuple(k for k in m.__dict__ if k not in OWN), m) for name, m in named]
         loose = [entry[:3] for entry in own if is_library(type(entry[3]).__module__)]
         exact = [entry[:3] for entry in own if not is_library(type(entry[3]).__module__)]
-        exact += [(t.where, t.mapping, tuple(t.keys)) for t in reach.tables.values()]
+        reached = [(t.where, t.mapping, tuple(t.keys)) for t in reach.tables.values()]
         self._loose = _grouped(loose, pace)
-        self._exact = _grouped((entry for entry in exact if has_version(entry[1])), pace)
-        self._views = _grouped((entry for entry in exact if not has_version(entry[1])), pace)
+        self._exact = _grouped(exact, pace)
+        self._reached = _grouped((entry for entry in reached if has_version(entry[1])), pace)
+        self._views = _grouped((entry for entry in reached if not has_version(entry[1])), pace)
         pace()
         self._mappings = Containers(c for c in reach.containers if has_version(c))
         self._containers = Containers(c for c in reach.containers if not has_version(c))
@@ -164,8 +169,8 @@ class ModuleWatch:
         self._context_values = [v.get(_UNSET) for v in self._context]
         self._arrays = reach.arrays
         self._array_bytes = list(map(_snapshot, self._arrays))
-        inside = (dicts, self._children, *self._loose.live, *self._exact.live, self._sized.tables, self._mappings.all)
-        self._versions = Versions(chain.from_iterable(inside))
+        self._own = Versions(chain(dicts, self._children, self._sized.tables))
+        self._others = Versions(chain(*self._reached.live, self._mappings.all))  # globals: a script sets some now and then
 
     def narrowed(self, ran: frozenset[CodeKey], facts: Facts, pace: Pace = hurry) -> ModuleWatch:
         """A watch over what a capture really depended on; `facts` is how things stood where it was made."""
@@ -195,11 +200,17 @@ class ModuleWatch:
             return "a submodule changed its class"
         if any(self._childless):
             return "a submodule was added"
-        versions = self._versions.now()
-        if not self._versions.are(versions):
+        now = self._own.now()
+        if not self._own.are(now):
             if found := self._changed_inside():
                 return found
-            self._versions.keep(versions)
+            if self._loose.is_settled():
+                self._own.keep(now)
+        now = self._others.now()
+        if not self._others.are(now):
+            if found := self._changed_beyond():
+                return found
+            self._others.keep(now)
         if self._sized_views.changed():
             return "an attribute was added or removed"
         if not self._views.is_identical() and (found := self._views.difference()):
@@ -221,20 +232,24 @@ class ModuleWatch:
         return ""
 
     def _changed_inside(self) -> str:
-        """What is different inside of dictionaries whose versions say whether to look."""
+        """What is different inside of the modules' dictionaries."""
         if self._children != self._saved_children:
             return "a submodule was added, removed or replaced"
         if self._sized.changed():
             return "an attribute was added or removed"
         if not self._loose.is_equal() and (found := self._loose.difference()):
             return found
-        if not self._exact.is_identical() and (found := self._exact.difference()):
+        return "" if self._exact.is_identical() else self._exact.difference()
+
+    def _changed_beyond(self) -> str:
+        """What is different inside of other dictionaries."""
+        if not self._reached.is_identical() and (found := self._reached.difference()):
             return found
         return "a container among the attributes or globals changed" if self._mappings.changed() else ""
 
     def state(self) -> list[Any]:
         """All that `changed` looks at, as it is now; what is missing counts as well."""
-        tables = (self._loose, self._exact, self._views)
+        tables = (self._loose, self._exact, self._reached, self._views)
         groups = [group for each in tables for group in zip(each.live, each.keys, strict=True)]
         found = [table.get(key, _UNSET) for live, keys in groups for table in live for key in keys]
         found += map(type, self._modules)

@@ -18,6 +18,7 @@ from hotfuse.file_map import FilePart
 from hotfuse.ir.graph import Graph
 from hotfuse.pace import Pace, Unhurried
 from hotfuse.passes.fold import immutable
+from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_request import (
     Array,
@@ -76,13 +77,14 @@ def build_job(
     pace: Callable[[], Pace] = Unhurried,
     submit: Callable[[Job], None] | None = None,
 ) -> Job:
-    """A job that builds. With `submit`, as many others as the request says help it: they are jobs of their own."""
+    """A job that builds. With `submit`, as many others as the request says help it: they are jobs of their own. Behind calls
+    without a pause nobody does: the pauses that they make are short, and a process would have to be started in them."""
     if submit is None:
         return worker_job(label, request, BuildReply, finish, config, pace=pace)
     numbers = itertools.count()
 
     def ask_others(pile: Pile, most: int) -> None:
-        for number in itertools.islice(numbers, min(most, request().helpers)):
+        for number in itertools.islice(numbers, 0 if RIGHT_OF_WAY.crowded else min(most, request().helpers)):
             submit(_help_job(f"help with {label}", pile, number, config))
 
     pile = Pile(ask_others)

@@ -4,7 +4,7 @@
 
     order     by kind, as KINDS has them; every AGE_S seconds of waiting a job counts as the kind before, so that none starves
     cores     what runs and what is begun have no more cores than workers allow and others leave
-    crowded   behind calls without a pause one job runs at a time: a second would only take its turns
+    crowded   behind calls without a pause one job runs at a time: the pauses that they make are short
     memory    what runs may grow to its limit, and the limit of what is begun has to fit what is left
 
 One job alone is always let in: whatever the machine looks like, there is an end to it. Who waits does not let others pass that

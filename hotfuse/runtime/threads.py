@@ -72,7 +72,8 @@ def find_gomp() -> Gomp | None:
             functions = [getattr(found, name) for name in names]
         except (OSError, AttributeError):
             continue
-        functions += [pause] if (pause := getattr(found, "omp_pause_resource_all", None)) else []
+        if hasattr(found, "omp_pause_resource_all") and not hasattr(found, "__kmpc_fork_call"):  # LLVM's pauses all threads
+            functions.append(found.omp_pause_resource_all)
         return Gomp(library, *[ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions])
     return None
 

@@ -96,8 +96,7 @@ class Captures:
                     self._ask(request, urgent=wait)
                 else:
                     behind.enter_context(RIGHT_OF_WAY.behind())  # now: the next call may begin before the thread does
-                    # `Thread.start` would wait until it runs: the model's own threads still spin on the other cores
-                    _thread.start_new_thread(self._ask_later, (request, behind))
+                    _thread.start_new_thread(self._begin_to_ask, (request, behind))
             except BaseException as error:  # Ctrl-C among them: whoever waits for this capture must not wait for ever
                 behind.close()
                 if not done.is_set():
@@ -147,6 +146,13 @@ class Captures:
         if self.config.wait or self.config.capture == "blocking":
             return hurry
         return Brisk() if self._brisk else Unhurried()
+
+    def _begin_to_ask(self, request: _Request, behind: contextlib.ExitStack) -> None:
+        """In a thread of its own: `start` waits until its thread runs, while the model's own still spin on the other cores."""
+        try:
+            threading.Thread(target=self._ask_later, args=(request, behind), name="hotfuse-ask", daemon=True).start()
+        except RuntimeError:  # no more threads: there is this one
+            self._ask_later(request, behind)
 
     def _ask_later(self, request: _Request, behind: contextlib.ExitStack) -> None:
         try:

@@ -62,7 +62,7 @@ class LiveWeights:
         self._firsts = list(firsts.values())
         self._copies = [(place, firsts[id(t)]) for place, t in enumerate(tensors) if firsts[id(t)] != place]
         self._guard = _guard(self._distinct(tensors))
-        self._tensors = tensors
+        self._found: tuple[list[int] | None, list[torch.Tensor]] = (None, [])  # versions, and what was there then
         self._versions = Versions(table for table, _ in chain(self._places, *self._ties))
         for name, tensor in zip(names, tensors, strict=True):
             declared = graph.type(name)
@@ -75,9 +75,10 @@ class LiveWeights:
 
     def read(self) -> Sequence[torch.Tensor] | str:
         """The tensors now, or why they are not those that were captured."""
-        versions = self._versions.now()
-        if self._versions.are(versions) and self._guard(*self._distinct(self._tensors)):
-            return self._tensors
+        versions, (before, found) = self._versions.now(), self._found
+        if versions is not None and versions == before and self._guard(*self._distinct(found)):
+            return found
+        self._found = (None, [])
         try:
             tensors = [table[key] for table, key in self._places]
             same = all(tensors[copy] is tensors[first] for copy, first in self._copies)
@@ -90,8 +91,7 @@ class LiveWeights:
                 return "weights that were tied no longer are"
         except (KeyError, AttributeError):
             return "a weight was removed or replaced by something else"
-        self._tensors = tensors
-        self._versions.keep(versions)
+        self._found = (versions, tensors)
         return tensors
 
     def properties(self) -> list[Any]:

@@ -69,6 +69,28 @@ def test_each_way_of_writing_is_noticed(way: str) -> None:
     assert seen.are(seen.now())
 
 
+FILLED: dict[str, Callable[[dict[str, int]], object]] = {
+    "updated": lambda d: d.update({"a": 1}),
+    "united": lambda d: d.__ior__({"a": 1}),
+    "set": lambda d: d.__setitem__("a", 1),
+}
+
+
+@pytest.mark.parametrize("way", FILLED)
+def test_an_empty_dictionary_is_noticed_or_has_no_version(way: str) -> None:
+    table: dict[str, int] = {}
+    seen = Versions([table])
+    seen.keep(seen.now())
+    FILLED[way](table)
+    assert not seen.are(seen.now())
+
+
+def test_an_empty_one_has_none_where_it_may_be_filled_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_versions, "_WATCHED", True)
+    assert not has_version({})
+    assert has_version({"a": 1})
+
+
 def test_a_class_is_noticed_by_the_dictionary_behind_its_proxy() -> None:
     made = type("Made", (), {"kind": "a"})
     seen = Versions([vars(made)])
@@ -98,8 +120,22 @@ def test_without_torchs_versions_everything_is_looked_at(monkeypatch: pytest.Mon
     watch = ModuleWatch(model)
     for _ in range(2):
         assert watch.changed() == ""
+    model.new = 3.0
+    assert "added" in watch.changed()
+    del model.new
+    assert watch.changed() == ""
     model.factor = 3.0
     assert "'factor'" in watch.changed()
+
+
+def test_an_equal_list_in_place_of_another_is_watched_too() -> None:
+    model = torch.nn.Sequential(torch.nn.Upsample(size=[8, 8]))
+    watch = ModuleWatch(model)
+    assert watch.changed() == ""
+    model[0].size = [8, 8]
+    assert watch.changed() == ""
+    model[0].size[0] = 4
+    assert "'size'" in watch.changed()
 
 
 def test_a_module_is_looked_into_where_a_version_moved_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from hotfuse.config import Config
 from hotfuse.errors import CodegenError, WorkerError
 from hotfuse.hardware.spec import host_spec
-from hotfuse.runtime import build_pool, foundry
+from hotfuse.runtime import build_jobs, build_pool, foundry
 from hotfuse.runtime.build import skeleton
 from hotfuse.runtime.build_jobs import build_job
 from hotfuse.runtime.build_pool import MODULE, wake_workers
@@ -272,3 +273,10 @@ def test_all_workers_are_woken(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> N
     wake_workers(CONFIG)
     wake_workers(CONFIG, most=1)
     assert asked == [b"", b"", b""]
+
+
+def test_nobody_helps_behind_calls_without_a_pause(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> None:
+    monkeypatch.setattr(build_jobs, "RIGHT_OF_WAY", SimpleNamespace(crowded=True))
+    jobs: list[Job] = []
+    assert built(pool, jobs.append).objects
+    assert jobs == []
