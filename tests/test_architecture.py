@@ -39,8 +39,10 @@ SERVE_ALL = {
     "locks",
     "numerics",
     "pace",
+    "rank",
     "records",
     "right_of_way",
+    "share",
     "stress",
 }
 # These put the layers together: `import hotfuse` leads here, so only `cli` (which stands on the public names) may import them.
