@@ -209,7 +209,7 @@ class ChildProcess:
 
     def _check(self, limits: _Limits, asks: bool = False) -> None:
         self._check_memory(limits)
-        limits.time.look(asks)  # before it goes on, if it is its turn: it did not have the time in which it stood
+        limits.time.look(asks)  # before it goes on, if it is to: it did not have the time in which it stood
         RIGHT_OF_WAY.review()
         if limits.time.had_s >= limits.timeout_s:
             raise WorkerError(f"the {self._name} took longer than {limits.timeout_s:g} s and was stopped", TIMEOUT)

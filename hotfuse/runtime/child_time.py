@@ -1,6 +1,6 @@
 """The time that a child process has had for a request: not what passes while it is stopped, or waits for a core.
 
-Behind a model that is asked without a pause children share a tenth of a core. A limit by the clock would end there what ends
+Behind a model that is asked without a pause children have a tenth of the time. A limit by the clock would end there what ends
 well elsewhere; what hangs has to be ended all the same. So seconds count in which it sleeps, or has a core. Where nobody can
 tell, all of them do.
 
