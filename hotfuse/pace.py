@@ -24,7 +24,6 @@ WORK_S = 0.0005  # between rests: at most so long is a serving thread kept from 
 REST_S = 0.004  # of each, where nobody knows of calls: work takes nine times as long, and a ninth of the interpreter's time
 ENDLESS_S = 0.008  # where calls make no pauses: they lose what it takes, and what a process behind them takes, too
 PAUSE_S = 0.0002  # where calls say when they begin, and none has
-LOOK_S = 0.001  # between looks whether the call is still under way
 LONGEST_S = 0.05  # of such a rest, where calls are short; as long as a pause is waited for where they are long
 IMPORT_S = 0.004  # that a module may take by itself
 FIRST_RUN = 1.0  # of the original's time, that kernels may take which find nothing in the caches and no memory of their own
@@ -55,9 +54,7 @@ class Unhurried:
             time.sleep(REST_S)
             return
         time.sleep(ENDLESS_S if RIGHT_OF_WAY.endless else PAUSE_S)
-        until = time.perf_counter() + max(LONGEST_S, RIGHT_OF_WAY.patience_s)
-        while RIGHT_OF_WAY.busy and time.perf_counter() < until:
-            time.sleep(LOOK_S)
+        RIGHT_OF_WAY.await_pause(LONGEST_S)
         RIGHT_OF_WAY.review()
 
     def make_room(self, seconds: float) -> None:

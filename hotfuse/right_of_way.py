@@ -24,7 +24,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hotfuse.locks import make_lock
 from hotfuse.rank import Ranks
@@ -45,7 +45,7 @@ SLIGHT = 0.1  # of a call's length: what is shorter slows it little, wherever it
 RETURN_S = 0.0002  # from the end of a call to its caller's next step
 IDLE_S = 30.0  # without a call behind which somebody works: the usher ends
 LINGER_S = 0.5  # after a process's work, for which calls still say so: it may be asked again
-LOOK_S = 0.001  # between looks for room
+LOOK_S = 0.02  # between looks, by those who wait, for what comes with time alone: nobody tells them
 LONGEST_S = 0.25  # that anybody waits for it, where calls are short; as long as a pause is waited for where they are long
 
 
@@ -128,7 +128,8 @@ class RightOfWay:
                 self._share.earn(now_s - self._began_s)
                 if not self.crowded and self._stopped:
                     self._let_go_on()
-                self._gone.notify_all()
+                if not self.crowded or self._asked_s < math.inf:  # where the next call follows, nobody else may go on
+                    self._gone.notify_all()
 
     def _make_pause(self) -> bool:
         """Wait before a call if it is time to, with others who come meanwhile, from when no call is under way any more."""
@@ -151,6 +152,7 @@ class RightOfWay:
                     self._busy_s, self._made_s = self._busy_s + pause_s, self._made_s + pause_s
                     if self._stopped:
                         self._let_go_on()
+                    self._gone.notify_all()
             self._gone.wait_for(lambda: not self._works(), self._until_s - now_s)
         return True
 
@@ -189,12 +191,15 @@ class RightOfWay:
         """How long no call is to be expected, where this pause is as the last ones were in the median. None where a call is
         due; endless where nobody seems to call any more, or nothing is known of pauses."""
         with self._lock:
-            if self.busy:
-                return 0.0
-            passed_s = time.monotonic() - self._ended_s
-            if passed_s > OVERDUE * max(self._pauses, default=0.0):
-                return math.inf
-            return max(0.0, self._usual_s() - passed_s)
+            return self._room_s()
+
+    def _room_s(self) -> float:
+        if self.busy:
+            return 0.0
+        passed_s = time.monotonic() - self._ended_s
+        if passed_s > OVERDUE * max(self._pauses, default=0.0):
+            return math.inf
+        return max(0.0, self._usual_s() - passed_s)
 
     def _usual_s(self) -> float:
         """The last pauses' median."""
@@ -203,11 +208,23 @@ class RightOfWay:
     def await_room(self, seconds: float) -> None:
         """Wait for room for a piece of work that takes so long, or for the beginning of a pause where most are shorter; not if
         calls would hardly notice."""
-        until_s = time.monotonic() + max(LONGEST_S, self.patience_s)
-        while self.active and seconds > SLIGHT * self._call_s and time.monotonic() < until_s:
-            if self.room_s() >= min(seconds, BEGINNING * self._usual_s()):
-                return
-            time.sleep(LOOK_S)
+
+        def is_room() -> bool:
+            slight = not self.active or seconds <= SLIGHT * self._call_s
+            return slight or self._room_s() >= min(seconds, BEGINNING * self._usual_s())
+
+        self._await(is_room, max(LONGEST_S, self.patience_s))
+
+    def await_pause(self, longest_s: float) -> None:
+        """Wait until what works behind models need not wait, or so long."""
+        self._await(lambda: not self.busy, max(longest_s, self.patience_s))
+
+    def _await(self, ready: Callable[[], bool], longest_s: float) -> None:
+        """Who ends a call, or makes a pause, tells. To look a thousand times in a second instead takes a twentieth of a core."""
+        until_s = time.monotonic() + longest_s
+        with self._gone:
+            while not ready() and (left_s := until_s - time.monotonic()) > 0:
+                self._gone.wait(min(left_s, LOOK_S))
 
     def hurry(self, process: int) -> None:
         """Somebody waits for what a process does."""
