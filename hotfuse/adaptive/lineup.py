@@ -108,7 +108,7 @@ class Lineup:
         self._subject = subject
         self.made: dict[Target, Made] = {}
         self.serving: tuple[Target, ...] = ()
-        self._candidates: dict[frozenset[Target], Any] = {}
+        self._candidates: dict[frozenset[Any], tuple[Any, list[Made]]] = {}
         self.pace: Callable[[], Pace] = Unhurried  # at which candidates are made
 
     @property
@@ -121,16 +121,17 @@ class Lineup:
         self._subject.publish(self.candidate(targets) if self.serving else None)
 
     def candidate(self, targets: Collection[Target]) -> Any:
-        """What answers for these targets together. One that was made before is used again."""
-        key = frozenset(targets)
-        found = self._candidates.pop(key, None)
-        if found is None:
-            made = [self.made[target] for target in targets]
-            found = self._subject.make(composed(made), kernels_of(made), self.pace())
-        self._candidates[key] = found
+        """What answers for these targets together. One that was made of the same builds before is used again, if the same units
+        were left to tier 0."""
+        made = [self.made[target] for target in targets]
+        key = frozenset((m.target, id(m.build), m.without) for m in made)
+        candidate, _ = self._candidates.pop(key, (None, made))
+        if candidate is None:
+            candidate = self._subject.make(composed(made), kernels_of(made), self.pace())
+        self._candidates[key] = candidate, made  # which holds the builds: no other has the identity of one of them
         for old in list(self._candidates)[:-CANDIDATES]:
             del self._candidates[old]
-        return found
+        return candidate
 
     def without(self, target: Target) -> tuple[Target, ...]:
         return tuple(other for other in self.serving if other != target)
