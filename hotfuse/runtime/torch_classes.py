@@ -1,7 +1,8 @@
 """ClassTable: the captured classes of one module, which of them fit a call, and the frames that have none for good.
 
-State, replaced under a lock and read without: the classes, why frames failed, which class answered calls of which shapes, and
-how long the module has been away from classes that would fit.
+State, replaced under a lock and read without: the classes, why frames failed, which class answered calls of which shapes (a
+memory of its own for each set of classes: who found one amid a change writes it where nobody looks any more), and how long the
+module has been away from classes that would fit.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ class ClassTable:
     def fitting(self, call: Call) -> Iterator[ServedClass]:
         """The classes whose guards hold for a call, first the one that was found last time."""
         key = (call.frame, call.shapes)
-        known = self._memo.get(key)
+        memo = self._memo  # before the classes: it is replaced after them
+        known = memo.get(key)
         if known is not None:
             yield known
         for served in self.all:
             if served is not known and not served.guard.check(call):
-                if len(self._memo) >= MEMO_LIMIT:
-                    self._memo.clear()
-                self._memo[key] = served
+                if len(memo) >= MEMO_LIMIT:
+                    memo.clear()
+                memo[key] = served
                 yield served
 
     def is_homeless(self, call: Call) -> bool:
@@ -71,12 +73,12 @@ class ClassTable:
     def replace(self, served: ServedClass, other: ServedClass) -> None:
         """Another class for the same calls; nothing, if the class is not here any more."""
         self.all = tuple(other if c is served else c for c in self.all)
-        self._memo.clear()
+        self._memo = {}
         self._moves.clear()
 
     def forget(self, served: ServedClass) -> None:
         self.all = tuple(c for c in self.all if c is not served)
-        self._memo.clear()
+        self._memo = {}
         self._moves.clear()
 
     def fail(self, frame: Hashable, why: str) -> None:
@@ -92,7 +94,7 @@ class ClassTable:
     def clear(self) -> None:
         with self.lock:
             self.all = ()
-            self._memo.clear()
+            self._memo = {}
 
 
 def _same_state(a: list[Any], b: list[Any]) -> bool:
