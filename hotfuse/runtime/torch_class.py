@@ -134,6 +134,11 @@ class ServedClass:
         tensors = self._live.read()
         return tensors if isinstance(tensors, str) else mark(tensors)
 
+    def outdated(self) -> str:
+        """Why answers are not those of the weights as they are now, whether that left a trace or not; "" if they are."""
+        tensors = self._live.read()
+        return tensors if isinstance(tensors, str) else self.runner.outdated(tensors)
+
     def writes(self, call: Call) -> list[torch.Tensor]:
         """The tensors, of the call and of the module, that the program changes in place."""
         if not self.program.mutations:

@@ -154,6 +154,10 @@ class Runner:
         why, self.renewed = self.renewed, ""
         return why
 
+    def outdated(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Why what was prepared from weights does not fit them, by all of their contents; "" if it does."""
+        return "" if self.prepared is None else self.prepared.outdated(self._sources(tensors))
+
     def settled(self, timeout_s: float | None) -> bool:
         """Wait until no thread prepares weights; False if that takes longer than `timeout_s`."""
         return self.prepared is None or self.prepared.settled(timeout_s)

@@ -17,7 +17,7 @@ from typing import Any
 from hotfuse.pace import Unhurried
 from hotfuse.runtime.threads import beside_calls
 from hotfuse.runtime.torch_guard import Call, Miss
-from hotfuse.runtime.torch_trial import begin_trial, can_wait, keep_leaves, own_answer, witness
+from hotfuse.runtime.torch_trial import begin_trial, can_wait, keep_leaves, own_answer, told, witness
 from hotfuse.runtime.turns import Judged, Shadow, judged_of
 
 Later = Callable[[Callable[[], None]], None]
@@ -44,7 +44,8 @@ def shadow_call(shadow: Shadow, call: Call, eager: Callable[[], Any], disown: Di
         return trial
     own = own_answer(eager)
     if shadow.claim():
-        _compare(shadow, lambda: trial.judge(own), lambda: leaves, disown, time.perf_counter() - begun_s)
+        spent_s = time.perf_counter() - begun_s
+        _compare(shadow, lambda: told(shadow.candidate, trial.judge(own)), lambda: leaves, disown, spent_s)
     return own
 
 

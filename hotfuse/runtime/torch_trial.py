@@ -71,7 +71,12 @@ class Witnessed:
             answer = served.answer(self.call)
         if isinstance(answer, Miss) or served.state_of_weights() != self.weights:
             return None
-        return Trial(*take_apart(answer), (), ()).differs(self.leaves, self.form)
+        return told(served, Trial(*take_apart(answer), (), ()).differs(self.leaves, self.form))
+
+
+def told(served: ServedClass, difference: str) -> str | None:
+    """What a difference says of a plan: nothing, where it answered by what weights were before they changed without a trace."""
+    return None if difference and served.outdated() else difference
 
 
 def can_wait(served: ServedClass) -> bool:

@@ -5,8 +5,8 @@
     checksums                            each once in so many calls, spread over them evenly: what leaves no trace, as
                                          `AdamW(fused=True)`, `p.data += d` and writes through numpy
 
-State: how far the audit is (chunks times calls), the epoch that was last found harmless, and a count of optimizer steps in this
-process.
+State: how far the audit is (chunks times calls), the epoch that was last found harmless, what a look at all checksums found,
+and a count of optimizer steps in this process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from hotfuse.pace import Pace, hurry
 
 CHUNK_BYTES = 1 << 18  # of one checksum: 32,768 words, the most that torch works through without waking its thread pool
-STEPPED = "an optimizer took a step"
+STEPPED, UNTRACED = "an optimizer took a step", "a weight changed without a trace"
 _VERSION = operator.attrgetter("_version")
 
 
@@ -41,6 +41,7 @@ class Stamps:
             self._sums.append(checksum(chunk))
             pace()
         self._looked = 0
+        self._found = ""
 
     def trace(self, tensors: Sequence[torch.Tensor]) -> str:
         """The change that left a trace; "" if none did."""
@@ -54,15 +55,21 @@ class Stamps:
 
     def doubt(self, tensors: Sequence[torch.Tensor], audit_every: int) -> str:
         """Why the tensors may have changed, an optimizer's step among the reasons; "" if nothing speaks for it."""
-        if why := self.trace(tensors):
+        if why := self._found or self.trace(tensors):
             return why
         if self._epoch != OPTIMIZER_STEPS.epoch:
             return STEPPED
         count = len(self._chunks)
         before, self._looked = self._looked, self._looked + count
         if self._differs(i % count for i in range(before // audit_every, self._looked // audit_every)):
-            return "a weight changed without a trace"
+            return UNTRACED
         return ""
+
+    def look_at_all(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Why the tensors are others now, by all checksums; "" if they are not. What is found speaks against them for good."""
+        if not self._found and self._differs(range(len(self._chunks))):
+            self._found = UNTRACED
+        return self._found or self.trace(tensors)
 
     def change(self, tensors: Sequence[torch.Tensor], audit_every: int) -> str:
         """Why the tensors are others now; "" if they are not. After an optimizer's step all checksums are compared."""

@@ -210,6 +210,11 @@ class PreparedWeights:
                 self._start(sources)
         return None, doubt if first else ""
 
+    def outdated(self, sources: Sequence[torch.Tensor]) -> str:
+        """Why the values that there are do not fit the sources, by all checksums; they serve no call then. "" if they do."""
+        made = self._made
+        return "" if made is None else made.stamps.look_at_all(sources)
+
     def _is_busy(self) -> bool:
         return self._worker is not None and self._worker.is_alive()  # in a forked child no thread of the parent's is
 
