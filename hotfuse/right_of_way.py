@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from hotfuse.locks import make_lock
-from hotfuse.rank import Ranks
+from hotfuse.rank import Ranks, may_return
 from hotfuse.share import ALLOWED, PAUSE, Share
 
 WINDOW_S = 0.5  # that is looked back upon
@@ -121,7 +121,7 @@ class RightOfWay:
             self._calls -= 1
             now_s = time.monotonic()
             if not self._mine.depth:
-                self._call_s = now_s - self._mine.began_s
+                self._call_s = self._mine.call_s = now_s - self._mine.began_s
             if self._calls == 0:
                 self._ended_s = now_s
                 self._busy_s += now_s - self._began_s
@@ -136,17 +136,18 @@ class RightOfWay:
         with self._gone:
             now_s = time.monotonic()
             if now_s >= self._until_s:
-                if not self._works() or not self._share.pause_s(self._call_s):
+                call_s = min(getattr(self._mine, "call_s", self._call_s), self._call_s)  # others' calls may be much longer
+                if not self._works() or not self._share.pause_s(call_s):
                     return False
                 self._asked_s = min(self._asked_s, now_s)
-                gone = self._gone.wait_for(lambda: not self._calls, min(PATIENCE * self._call_s, MOST_S))
+                self._gone.wait_for(lambda: not self._calls or not self._works(), min(PATIENCE * call_s, MOST_S))
                 now_s, asked_s = time.monotonic(), self._asked_s
-                if not gone:
+                if self._calls or not self._works():
                     self._share.spend(now_s - min(asked_s, now_s))
                     self._asked_s = math.inf
                     return False
                 if now_s >= self._until_s:  # nobody else who waited was quicker
-                    pause_s = self._share.pause_s(self._call_s)
+                    pause_s = self._share.pause_s(call_s)
                     self._made, self._until_s, self._asked_s = self._made + 1, now_s + pause_s, math.inf
                     self._share.spend(self._until_s - min(asked_s, now_s))
                     self._busy_s, self._made_s = self._busy_s + pause_s, self._made_s + pause_s
@@ -163,6 +164,7 @@ class RightOfWay:
     def behind(self, process: int | None = None, rare: bool = False) -> Iterator[None]:
         """A process works on something behind the models, in no hurry if it is `rare`; None: a thread of this one, which looks
         whether they are `busy`."""
+        may_return()  # which is tried once, and not while callers wait for the lock
         with self._lock:
             if not self.active:
                 now_s = time.monotonic()
@@ -220,7 +222,7 @@ class RightOfWay:
         self._await(lambda: not self.busy, max(longest_s, self.patience_s))
 
     def _await(self, ready: Callable[[], bool], longest_s: float) -> None:
-        """Who ends a call, or makes a pause, tells. To look a thousand times in a second instead takes a twentieth of a core."""
+        """Who ends a call, or makes a pause, tells: to look for it a thousand times in a second takes a twentieth of a core."""
         until_s = time.monotonic() + longest_s
         with self._gone:
             while not ready() and (left_s := until_s - time.monotonic()) > 0:

@@ -17,7 +17,7 @@ import pytest
 
 from hotfuse import pace, right_of_way, share
 from hotfuse.pace import Unhurried
-from hotfuse.right_of_way import RARE, RIGHT_OF_WAY, WINDOW_S, RightOfWay
+from hotfuse.right_of_way import LOOK_S, RARE, RIGHT_OF_WAY, WINDOW_S, RightOfWay
 from hotfuse.share import ALLOWED, PAUSE
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the state of a process is read from /proc")
@@ -489,3 +489,72 @@ def test_only_who_is_in_no_hurry_waits_for_room(monkeypatch: pytest.MonkeyPatch)
     with pace.going_at(Unhurried()):
         pace.breathe(4.0)
     assert asked == [3.0, 4.0]
+
+
+def test_who_makes_short_calls_makes_short_pauses_beside_others() -> None:
+    """Another thread's call was a hundred times as long."""
+    right = RightOfWay()
+    right.crowded, right._call_s, right._mine.call_s = True, 100 * CALL_S, 0.01
+    right._share.earn(1000.0)
+    with right.behind():
+        right.crowded = True
+        begun_s = time.monotonic()
+        with right.call():
+            took_s = time.monotonic() - begun_s
+    assert 0.0 < took_s < 0.1
+
+
+def test_a_caller_waits_for_others_no_longer_than_somebody_works() -> None:
+    right, over = RightOfWay(), threading.Event()
+
+    def long_call() -> None:
+        with right.call():
+            over.wait(10)
+
+    other = threading.Thread(target=long_call)
+    with right.behind():
+        right.crowded = True
+        other.start()
+        while not right._calls:
+            time.sleep(0.001)
+        right._call_s = right._mine.call_s = 5.0
+        right._share.earn(1000.0)
+        waited: list[float] = []
+
+        def call() -> None:
+            right._mine.call_s = 5.0
+            begun_s = time.monotonic()
+            with right.call():
+                waited.append(time.monotonic() - begun_s)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        time.sleep(0.1)
+        assert not waited
+    caller.join()
+    over.set()
+    other.join()
+    assert waited[0] < 0.5
+
+
+def test_who_waits_for_a_pause_looks_seldom_and_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, told_s = RightOfWay(), list[float]()
+    looks: list[float] = []
+    wait = right._gone.wait
+    monkeypatch.setattr(right._gone, "wait", lambda seconds: looks.append(seconds) or wait(seconds))
+
+    def await_pause() -> None:
+        right.await_pause(10.0)
+        told_s.append(time.monotonic())
+
+    with right.behind():
+        right.enter()
+        waiting = threading.Thread(target=await_pause)
+        waiting.start()
+        time.sleep(0.3)
+        assert not told_s
+        ended_s = time.monotonic()
+        right.leave()
+        waiting.join()
+    assert told_s[0] - ended_s < 0.015
+    assert len(looks) <= 0.4 / LOOK_S
