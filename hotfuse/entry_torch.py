@@ -35,7 +35,7 @@ class _Adapting:
         from hotfuse.adaptive.class_subject import ClassSubject
         from hotfuse.adaptive.subject import rules_of
 
-        family.adapted.append(ClassSubject(name, family, table, served, rules_of(family.config, served.runner.captured.graph)))
+        family.adopt(ClassSubject(name, family, table, served, rules_of(family.config, served.runner.captured.graph)))
 
     def import_ahead(self, pace: Pace) -> None:
         with imports(pace):

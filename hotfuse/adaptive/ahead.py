@@ -34,7 +34,7 @@ def import_ahead(pace: Pace) -> None:
             pass
 
 
-def import_between(pace: Pace, post: Callable[[Callable[[], None]], None]) -> None:
+def import_between(pace: Pace, post: Callable[[Callable[[], None]], object]) -> None:
     """The same, each module as a piece of work of its own, so that others come in between."""
     steps = _imported(pace)
 

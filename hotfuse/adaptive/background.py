@@ -30,6 +30,8 @@ Work = Callable[[], None]
 
 class Ticked(Protocol):
     def tick(self, now_s: float) -> None: ...
+    def forked(self) -> None:
+        """This is a forked child: what was posted before is the parent's."""
 
 
 class Background:
@@ -43,22 +45,28 @@ class Background:
         self._thread: threading.Thread | None = None
         self._lock = make_lock()
 
-    def post(self, work: Work) -> None:
-        self._work.put(work)
-        self._start()
+    def post(self, work: Work) -> bool:
+        """Whether it will be done: not where no thread can be started."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    self.failures.append(f"no thread can be started: {error}")
+                    return False
+                self._thread = thread
+            self._work.put(work)
+        return True
 
     def register(self, ticked: Ticked) -> None:
         """Have something asked every TICK_S seconds, as long as somebody else holds it and the thread runs."""
-        self._ticked.add(ticked)
+        with self._lock:
+            self._ticked.add(ticked)
 
     def forget(self, ticked: Ticked) -> None:
-        self._ticked.discard(ticked)
-
-    def _start(self) -> None:
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+            self._ticked.discard(ticked)
 
     def _run(self) -> None:
         idle_since = next_tick = time.monotonic()
@@ -80,7 +88,8 @@ class Background:
 
     def _tick_all(self, now_s: float) -> int:
         """How many were asked. A function of its own, so that no name outlives it."""
-        found = list(self._ticked)
+        with self._lock:
+            found = list(self._ticked)
         for ticked in found:
             self._do(functools.partial(ticked.tick, now_s))
         return len(found)
@@ -107,6 +116,8 @@ class Background:
         self._work = queue.SimpleQueue()
         if is_copy():
             self._ticked.clear()
+        for ticked in list(self._ticked):
+            ticked.forked()
 
 
 BACKGROUND = Background()

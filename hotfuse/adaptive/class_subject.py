@@ -73,6 +73,10 @@ class ClassSubject:
         if isinstance(duel, Duel) and duel.takes(call.shapes):
             duel.note(served, seconds)
 
+    def adapts(self, served: ServedClass) -> bool:
+        """Whether this is about a class: as it was captured, or with kernels."""
+        return served is self._captured or served is self._serving
+
     def changed(self, reason: str) -> None:
         self.controller.changed(reason)
 

@@ -57,6 +57,7 @@ from hotfuse.adaptive.subject import Subject
 from hotfuse.adaptive.tally import Tally
 from hotfuse.adaptive.target import Baked, Edit, Generic, Target, form_of
 from hotfuse.adaptive.watch import Watch
+from hotfuse.locks import make_lock
 from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.turns import Judged, Times
 from hotfuse.stress import parse
@@ -85,7 +86,8 @@ class Controller:
         self.baked_calls: Counter[str] = Counter()  # by the text of a target, as far as calls were looked at
         self._making = Making(subject, self._lineup, self._forms, self._told, background.post)
         self._drifting = Drifting(subject, background.post, self._making.submit)
-        self._quiet = threading.Condition()
+        self._forked = False  # what was in the making is the parent's
+        self._quiet = threading.Condition(make_lock())
         background.register(self)
         if self._making.may_find:
             background.post(self._making.ask_cache)
@@ -120,7 +122,12 @@ class Controller:
         self._unseen += count if tier else 0
         if (self._unseen_s > self._look_after_s or 0 < self._audits.first <= self._unseen) and not self._posted:
             self._posted = True
-            self._background.post(self._look)
+            if not self._background.post(self._look):
+                self._posted = False
+
+    def forked(self) -> None:
+        """The process is a forked child: nobody will answer what the parent asked for."""
+        self._posted, self._forked = False, True
 
     def changed(self, reason: str) -> None:
         """The model is another one now. Called by any thread."""
@@ -167,6 +174,8 @@ class Controller:
         """Tell the machine of the calls since the last look, and of the time."""
         self._posted, self._unseen, self._unseen_s = False, 0, 0.0
         now_s, cpu_s = time.monotonic(), time.thread_time()
+        if self._forked:
+            self._give_up(now_s)
         seen: Counter[str] = Counter()
         for (form, tier), (seconds, count) in self._tally.collect().items():
             text = str(form)
@@ -191,6 +200,13 @@ class Controller:
         self._look_after_s = max(LOOK_S, (time.thread_time() - cpu_s) / LOOK_SHARE) if rests else LOOK_S
         with self._quiet:
             self._quiet.notify_all()
+
+    def _give_up(self, now_s: float) -> None:
+        """What was in the making when the process was forked."""
+        self._forked = False
+        for live in self._state.live:
+            if live.stage in ("building", "proving", "shadowing"):
+                self._tell(BuildFailed(now_s, live.target, live.attempt, "the process was forked amid it", False))
 
     def _keep_form(self, text: str, form: Hashable) -> None:
         """The last forms by their texts: what the machine speaks of is among them, or has no calls any more."""

@@ -36,7 +36,7 @@ PATIENCE_S = 600.0  # after an answer, before a shift is answered again; where t
 class Drifting:
     """Of one subject. `post` has something done by the background's thread, `submit` by a worker."""
 
-    def __init__(self, subject: Subject, post: Callable[[Callable[[], None]], None], submit: Callable[[Job], None]) -> None:
+    def __init__(self, subject: Subject, post: Callable[[Callable[[], None]], object], submit: Callable[[Job], None]) -> None:
         self._subject, self._post, self._submit = subject, post, submit
         self.drift = Drift()
         self._due_s = 0.0

@@ -240,7 +240,10 @@ def _or_here(done: Finish, here: Callable[[], Any]) -> Finish:
 
     def finish(result: Any) -> None:
         if isinstance(result, WorkerError) and result.cause == NO_PROCESS:
-            threading.Thread(target=work, name="hotfuse-build", daemon=True).start()
+            try:
+                threading.Thread(target=work, name="hotfuse-build", daemon=True).start()
+            except RuntimeError:  # nor a thread
+                done(result)
         else:
             done(result)
 

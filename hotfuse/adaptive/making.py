@@ -74,13 +74,14 @@ class Making:
         lineup: Lineup,
         forms: Mapping[str, Hashable],
         tell: Callable[[Event], None],
-        post: Callable[[Callable[[], None]], None],
+        post: Callable[[Callable[[], None]], object],
     ) -> None:
         self._subject, self._lineup, self._forms = subject, lineup, forms
         self._tell, self._post = tell, post
         self._maker = Maker(subject)
         self._remembering = Remembering(subject)
         self._waiting: Build | Prove | None = None
+        self._waits_since_s = 0.0
         self._evidence: Evidence | None = None
         self._keeping: deque[Iterator[None]] = deque()
         self._kept_s = 0.0
@@ -140,9 +141,20 @@ class Making:
             self._waiting = None
             work = self.build if isinstance(waiting, Build) else self.prove
             self._attempt(waiting, lambda: work(waiting))  # type: ignore[arg-type]
+        elif isinstance(waiting, Build) and self._is_over(waiting, state.rules.patience_s):
+            self._waiting = None
+            self._tell(failed(waiting, "no call of its form came, whose sizes it is to be made for"))
         self._write_evidence()
         if self._keeping and time.monotonic() - self._kept_s > STUCK_S:  # in a forked child: nobody goes on with it
             self._keep()
+
+    def _is_over(self, waiting: Build, patience_s: float) -> bool:
+        """Whether a build need not wait for its call any more: others cannot begin meanwhile, and it may never come again."""
+        is_late = time.monotonic() >= self._waits_since_s + patience_s
+        return is_late or (isinstance(waiting.target, Baked) and self.form(waiting.target) is None)
+
+    def _wait(self, decision: Build | Prove) -> None:
+        self._waiting, self._waits_since_s = decision, time.monotonic()
 
     def close(self) -> None:
         """Put nothing into the cache any more."""
@@ -188,7 +200,7 @@ class Making:
         if isinstance(target, Baked):
             found = self._sizes(target)
             if found is None:
-                self._waiting = decision
+                self._wait(decision)
                 return
             sizes = found
         elif isinstance(base_of(target), Baked):
@@ -273,7 +285,7 @@ class Making:
         how = self._maker.prove(target, asked, inputs is not None, done)
         if not how:
             self._go_at(Unhurried)
-            self._waiting = decision
+            self._wait(decision)
         elif how == ASKED and isinstance(target, Generic):
             self._post(lambda: self._prepare(made))  # beside the worker: most of them are right
 

@@ -84,7 +84,7 @@ class Sampled:
 class Sampler:
     """Has calls of one model's plans traced, and their traces in its profile. `post` has something done in the background."""
 
-    def __init__(self, profile: Profile, post: Callable[[Callable[[], None]], None], share: float = 0.01) -> None:
+    def __init__(self, profile: Profile, post: Callable[[Callable[[], None]], object], share: float = 0.01) -> None:
         self._profile, self._post, self._share = profile, post, share
         self._plans: dict[str, Sampling] = {}
         self._outlines: Outlines | None = None

@@ -89,8 +89,8 @@ class SessionSubject:
         calls = session.calls
         count, self._counted = max(1, calls - self._counted), calls
         self.controller.note(form, serving.tier, seconds, count)
-        audit = self._audit
-        if audit is not None and serving.tier and (copied := plain_copies(given, results, SAMPLE_BYTES)) is not None:
+        audit = self._audit if serving is session.best and serving.tier else None  # of what serves, not of who takes turns
+        if audit is not None and (copied := plain_copies(given, results, SAMPLE_BYTES)) is not None:
             self._audit = None
             self.controller.later(lambda: self._send_audit(*copied, *audit))
         if isinstance(special, Shadow) and serving is session.base:

@@ -31,7 +31,7 @@ MOST = 4  # edits at a time: those that save most
 
 
 class Watch:
-    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, post: Callable[[Callable[[], None]], object]) -> None:
         self.profile = Profile()
         self.sampler = Sampler(self.profile, post)
         self._calls: Counter[str] = Counter()  # by form

@@ -129,6 +129,7 @@ class Captures:
             if stale is None:
                 return f"max_captures={limit} classes of calls are captured already"
             self.classes.forget(stale)
+            self.family.let_go(stale)
         if not self._is_root:
             if self.family.budget <= 0:
                 return f"{SUBMODULE_CAPTURES} submodules were tried already"

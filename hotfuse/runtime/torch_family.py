@@ -37,6 +37,7 @@ class Adapting(Protocol):
 
     @property
     def name(self) -> str: ...
+    def adapts(self, served: ServedClass) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -61,6 +62,19 @@ class Family:
         """The members so far, that of the whole model first."""
         with self.lock:
             return tuple(self.members.values())
+
+    def adopt(self, adapting: Adapting) -> None:
+        """Somebody adapts a class from now on."""
+        with self.lock:
+            self.adapted = [*self.adapted, adapting]
+
+    def let_go(self, served: ServedClass) -> None:
+        """A class answers no more: nobody need adapt it."""
+        with self.lock:
+            gone = [adapting for adapting in self.adapted if adapting.adapts(served)]
+            self.adapted = [adapting for adapting in self.adapted if adapting not in gone]
+        for adapting in gone:
+            adapting.close()
 
     def forget(self, member: Member) -> None:
         """A member whose calls others answer from now on."""

@@ -358,3 +358,40 @@ def test_a_shadow_an_audit_and_a_duel_that_wait_together_all_end(tmp_path: Path)
     assert sorted(told) == ["audit: ", "duel: True", "shadow: "]
     assert controls(fast).root.classes[0].specials == ()
     fast.close()
+
+
+def test_an_audit_of_weights_that_changed_without_a_trace_blames_no_kernel() -> None:
+    """Before anybody's turn comes to look at that weight."""
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", reproductions="off", tier=1, fuel=1, audit_every=1 << 30)
+    events, x = controls(fast).events, torch.randn(192, 512)
+    with torch.no_grad():
+        serve(fast, model, lambda: events.of("tier.publish"))
+        next(model.parameters()).numpy()[0] += 1.0
+        assert not torch.allclose(fast(x), model(x), rtol=1e-2)
+        deadline = time.monotonic() + 60
+        while not events.of("weights.changed"):
+            assert time.monotonic() < deadline, in_vain(events)
+            fast(x)
+            time.sleep(0.002)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert not events.of("tier.quarantine"), in_vain(events)
+    assert not events.of("audit.failed")
+    fast.close()
+
+
+def test_a_class_that_makes_room_is_not_adapted_any_more() -> None:
+    model = Net().eval()
+    fast = hotfuse.compile(model, cache="off", trial=True)
+    family, root = controls(fast).family, controls(fast).root
+    with torch.no_grad():
+        serve(fast, model, lambda: family.adapted)
+    (served,), (subject,) = root.classes, family.adapted
+    other = weakref.ref(subject)
+    family.let_go(served)
+    assert family.adapted == []
+    del subject
+    in_background(lambda: None)
+    gc.collect()
+    assert other() is None
+    fast.close()

@@ -601,3 +601,20 @@ def test_fuel_ends_what_is_published(tmp_path: Path, fuel: int) -> None:
         assert [e.subject for e in session.events.of("tier.publish")] == ["generic kernels"][:fuel]
         controller: Any = session.observer.controller  # type: ignore[union-attr]
         assert "fuel" in objection(controller.state, Generic() if not fuel else Baked(f"({feed().shape},)"))
+
+
+def test_an_audit_is_of_what_serves_and_not_of_who_takes_turns_with_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(session, lambda: is_fused(session))
+    subject: Any = session.observer
+    posted: list[Any] = []
+    monkeypatch.setattr(subject.controller, "later", posted.append)
+    monkeypatch.setattr(subject, "_special", lambda form: None)
+    best, given = session.best, [feed(2)]
+    other = session.serving(best.executor, 1, "the other side")
+    subject.audit(lambda job: None, lambda form, judged: None)
+    subject.called(other, 1e-3, given, [feed(2)])
+    assert not posted
+    subject.called(best, 1e-3, given, [feed(2)])
+    assert len(posted) == 1

@@ -266,3 +266,17 @@ def test_live_weights_see_what_no_pointer_tells() -> None:
     assert live.read() == "a weight has another dtype"
     model["twin"].weight = torch.nn.Parameter(torch.ones(2, 3))
     assert live.read() == "weights that were tied no longer are"
+
+
+def test_all_checksums_are_compared_where_somebody_asks() -> None:
+    """What left no trace is then known at once, and for good."""
+    source = torch.zeros(1 << 20)
+    prepared = PreparedWeights(lambda sources: [sources[0] + 1], audit_every=1000)
+    prepared.values([source])
+    assert prepared.outdated([source]) == ""
+    source.numpy()[-1] = 1.0
+    assert prepared.values([source])[1] == ""  # nobody has come to look there
+    assert prepared.outdated([source]) == "a weight changed without a trace"
+    values, why = prepared.values([source])
+    assert why == "a weight changed without a trace"
+    assert values[0][-1] == 2.0
