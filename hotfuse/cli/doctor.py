@@ -17,6 +17,7 @@ from hotfuse.errors import ConfigError
 from hotfuse.hardware.machine import Machine, read_machine
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.records import dataclass
+from hotfuse.runtime.planning import known_model
 
 CORE = ("numpy", "onnx", "ml-dtypes", "llvmlite", "scikit-learn", "safetensors", "psutil", "platformdirs", "rich", "click")
 EXTRA = ("torch", "cloudpickle", "triton", "pillow", "onnxruntime", "openvino", "transformers")
@@ -49,6 +50,7 @@ def command(json_path: str | None) -> None:
         *check_versions(versions),
         *check_machine(machine),
         *check_environment(os.environ),
+        *check_calibration(os.environ, spec),
     ]
     console.print(make_table("Machine", ("what", "found"), [*_machine_rows(machine), *_spec_rows(spec)]))
     console.print()
@@ -150,6 +152,14 @@ def check_machine(machine: Machine) -> list[Finding]:
             )
         )
     return found
+
+
+def check_calibration(environment: Mapping[str, str], spec: Spec | None) -> list[Finding]:
+    """Whether plans are predicted by what was measured here."""
+    if spec is None or known_model(Config.from_environment(environment), spec).pairs is not None:
+        return []
+    what = "nobody measured this machine: plans rest on typical rates, and what may pay is not tried on traffic"
+    return [Finding("note", what, "hotfuse calibrate")]
 
 
 def check_environment(environment: Mapping[str, str]) -> list[Finding]:

@@ -38,7 +38,9 @@ Examples:
   hotfuse explain model.onnx --why matmul_0 gelu_0""",
 )
 @click.argument("model", type=click.Path())
-@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="The size of a free dim, for the costs shown.")
+@click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=N", help="The size of a free dim, for costs or for --why."
+)
 @click.option(
     "--story",
     is_flag=False,
@@ -78,7 +80,7 @@ def command(
         _tell(console, session, model, story, given, seconds, json_path)
         return
     if pair is not None:
-        _say_why(console, session, model, pair, sizes, json_path)
+        _say_why(console, session, model, pair, given, json_path)
         return
     result = explanation(session.graph, sizes)
     result = {
@@ -119,12 +121,13 @@ def _tell(
 def _say_why(
     console: Console, session: Any, model: str, pair: tuple[str, str], sizes: Mapping[str, int], json_path: str | None
 ) -> None:
-    """What there is to say of two nodes, at the sizes given."""
+    """What there is to say of two nodes in kernels for all sizes, or in those for the sizes that were given."""
     from hotfuse.frontends.onnx_model import load_onnx  # which imports onnx
 
     imported = None if model.endswith(".pt2") else load_onnx(model, session.config).graph
     found = explain_pair(session.graph, session.config, pair, sizes, imported)
-    console.print(f"{' and '.join(found.nodes)} {'are' if found.together else 'are not'} one kernel", markup=False)
+    where = f" at {', '.join(f'{name}={size}' for name, size in sizes.items())}" if sizes else ""
+    console.print(f"{' and '.join(found.nodes)} {'are' if found.together else 'are not'} one kernel{where}", markup=False)
     for line in found.lines:
         console.print(f"  {line}", markup=False)
     write_json(json_path, {"nodes": found.nodes, "together": found.together, "why": found.lines})

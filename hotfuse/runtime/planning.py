@@ -19,7 +19,7 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.ir.metadata import cost_of
 from hotfuse.passes.hoist import hoist
-from hotfuse.runtime.build import skeleton
+from hotfuse.runtime.build import baked, skeleton
 from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibration import known_machine
 from hotfuse.runtime.native_binding import ALONE
@@ -51,13 +51,13 @@ def team_of(graph: Graph, sizes: Mapping[str, int], threads: int) -> int:
 def explain_pair(
     graph: Graph, config: Config, pair: tuple[str, str], sizes: Mapping[str, int], imported: Graph | None = None
 ) -> Why:
-    """Why two nodes of a model are one kernel, or are not, by what is known of this machine. `imported` is the graph as the
-    model's file has it."""
+    """Why two nodes of a model are one kernel, or are not, by what is known of this machine: in kernels for all sizes, or in
+    those that are made for `sizes`. `imported` is the graph as the model's file has it."""
     from hotfuse.runtime.building import native_form  # which asks us for plans
 
     spec = host_spec(config.isa)
     hoisted = hoist(native_form(skeleton(graph), spec), ())
-    main = hoisted.main
+    main = baked(hoisted.main, sizes) if sizes else hoisted.main
     before = [Stage(graph, SPELLED)]
     if hoisted.prepare is not None:
         before.insert(0, Stage(hoisted.prepare, AHEAD))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from click.testing import CliRunner
 
-from hotfuse.cli.doctor import CORE, EXTRA, TORCH, check_environment, check_machine, check_versions
+from hotfuse.cli import doctor
+from hotfuse.cli.doctor import CORE, EXTRA, TORCH, check_calibration, check_environment, check_machine, check_versions
 from hotfuse.cli.main import main
 from hotfuse.hardware.machine import Machine, read_machine
+from hotfuse.hardware.spec import host_spec
 
 EVERYTHING = dict.fromkeys((*CORE, *EXTRA), "1") | {"torch": f"{TORCH}+cpu"}
 
@@ -131,6 +134,16 @@ def test_a_wrong_variable_is_found() -> None:
     assert check_environment({}) == []
     (found,) = check_environment({"HOTFUSE_TIER": "9"})
     assert found.level == "error"
+
+
+def test_a_machine_that_nobody_measured_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = host_spec()
+    (found,) = check_calibration({}, spec)
+    assert (found.level, found.do) == ("note", "hotfuse calibrate")
+    assert check_calibration({}, None) == []  # no code is generated here
+    measured = SimpleNamespace(pairs=object())
+    monkeypatch.setattr(doctor, "known_model", lambda config, spec: measured)
+    assert check_calibration({}, spec) == []
 
 
 def test_the_command_says_all_of_it() -> None:

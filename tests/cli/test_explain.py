@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,8 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from hotfuse.cli import story as told
 from hotfuse.cli.explain import explanation, layer_of
 from hotfuse.cli.main import main
+from hotfuse.fusion.engine import Engine
 from hotfuse.ir.builder import GraphBuilder
+from hotfuse.ir.graph import Graph
 from hotfuse.ir.types import F32, tensor
+from hotfuse.runtime import planning
 
 
 @pytest.fixture
@@ -182,6 +186,22 @@ def with_shapes(tmp_path: Path) -> str:
 )
 def test_any_two_nodes_of_a_file_have_an_answer(with_shapes: str, pair: tuple[str, str], said: str) -> None:
     assert said in " ".join(explain(with_shapes, "--why", *pair)["why"])
+
+
+def test_kernels_for_some_sizes_are_another_plan(with_shapes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What serves all calls was planned for no size; what is made for a hot form, for its own."""
+    planned: list[tuple[Any, ...]] = []
+
+    def spy(graph: Graph, *rest: Any) -> Engine:
+        planned.append(graph.type("x").shape)  # type: ignore[union-attr]
+        return Engine(graph, *rest)
+
+    monkeypatch.setattr(planning, "Engine", spy)
+    explain(with_shapes, "--why", "product", "rectified")
+    explain(with_shapes, "--dim", "batch=3", "--why", "product", "rectified")
+    free, given = planned
+    assert given == (3, 512)
+    assert not isinstance(free[0], int)
 
 
 def test_a_node_that_never_was_is_named(with_shapes: str) -> None:
