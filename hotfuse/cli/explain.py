@@ -38,9 +38,7 @@ Examples:
   hotfuse explain model.onnx --why matmul_0 gelu_0""",
 )
 @click.argument("model", type=click.Path())
-@click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=N", help="The size of a free dim, for costs or for --why."
-)
+@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="The size of a free dim, for costs or for --why.")
 @click.option(
     "--story",
     is_flag=False,

@@ -83,7 +83,7 @@ def assemble(
 
     inputs = tuple(slot(name) for name in (*graph.inputs, *graph.weights))
     for name, constant in graph.constants.items():
-        template[slot(name)] = engine.constant(constant, anywhere=fold)
+        template[slot(name)] = engine.constant(constant, anywhere=fold or engine.reads_anywhere(graph, name))
 
     def settled(name: str) -> Any:
         return template[slots[name]] if name in slots else None

@@ -43,6 +43,10 @@ class Engine(Protocol):
         """The constant as this engine's array, without a copy; `anywhere` says that it need not be aligned."""
         ...
 
+    def reads_anywhere(self, graph: Graph, name: str) -> bool:
+        """Whether what reads a constant of a graph takes it where it lies, aligned or not."""
+        ...
+
     def type_of(self, value: Any) -> Type:
         """The exact type of a run-time value."""
         ...

@@ -17,10 +17,11 @@ from hotfuse.ir.ops.sequence import joined
 from hotfuse.ir.types import ANY, F64, SequenceType, TensorType, Type, type_of
 from hotfuse.runtime.control import bind_control
 from hotfuse.runtime.engine import Compute, RunGraph
+from hotfuse.runtime.numpy_blas import LARGE, is_read_anywhere, with_weights_anywhere
 from hotfuse.runtime.onnx_opaque import bind_onnx
 from hotfuse.runtime.output_pool import OutputPool, fast_address
 
-LARGE, MUCH = 1 << 20, 1 << 25  # bytes: of a weight, and of all of them
+MUCH = 1 << 25  # bytes of all large weights
 COPYING = 2  # threads: more do not gain
 
 
@@ -34,10 +35,13 @@ class NumpyEngine:
     def constant(self, constant: Constant, anywhere: bool = False) -> Any:
         return constant.glance() if anywhere else constant.numpy()
 
+    reads_anywhere = staticmethod(is_read_anywhere)
+
     def make_ready(self, graph: Graph) -> None:
         """What the first call would otherwise wait for: weights where products can read them, and modules."""
-        for constant in graph.constants.values():
-            constant.numpy()
+        for name, constant in graph.constants.items():
+            if not is_read_anywhere(graph, name):
+                constant.numpy()
         if needs_scipy(graph):
             with contextlib.suppress(ImportError):  # who calls hears of it
                 import scipy.special  # noqa: F401
@@ -70,6 +74,7 @@ class NumpyEngine:
         if record.reference is None:
             raise AssertionError(f"operator {node.op} has no reference and no engine runs it")
         function = functools.partial(record.reference, **node.attrs) if node.attrs else record.reference
+        function = with_weights_anywhere(node, function)
         many = record.many or len(node.outputs) > 1
         return Compute(function, many, record.writes_out and not many, "first" if record.view else "none")
 
@@ -120,7 +125,11 @@ class NumpyEngine:
 def copied_ahead(graph: Graph) -> Iterator[None]:
     """Meanwhile, have threads copy the weights that cannot be read where they lie in a file, if these are large: a core alone
     copies at a fraction of what memory gives, and what else is done to load a model leaves the others idle."""
-    large = [c for c in graph.constants.values() if c.type.nbytes >= LARGE and not c.glance().flags.aligned]
+    large = [
+        constant
+        for name, constant in graph.constants.items()
+        if constant.type.nbytes >= LARGE and not is_read_anywhere(graph, name) and not constant.glance().flags.aligned
+    ]
     if sum(constant.type.nbytes for constant in large) < MUCH:
         yield
         return

@@ -14,7 +14,7 @@ import torch
 import hotfuse.runtime.torch_eager  # noqa: F401  (fills the table)
 from hotfuse.frontends.torch_template import caller, find_operator
 from hotfuse.frontends.torch_tensor import FROM_TORCH, TO_TORCH, alone_in_order, to_torch
-from hotfuse.ir.graph import Constant, Node, Value
+from hotfuse.ir.graph import Constant, Graph, Node, Value
 from hotfuse.ir.op import OPS, Pattern
 from hotfuse.ir.types import ANY, SizeType, TensorType, Type
 from hotfuse.runtime.control import bind_control
@@ -37,6 +37,9 @@ class TorchEngine:
 
     def constant(self, constant: Constant, anywhere: bool = False) -> Any:
         return to_torch(constant.numpy())
+
+    def reads_anywhere(self, graph: Graph, name: str) -> bool:
+        return False
 
     def type_of(self, value: Any) -> Type:
         if isinstance(value, torch.Tensor):

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import hotfuse
-from hotfuse.runtime import numpy_engine
+from hotfuse.runtime import numpy_blas, numpy_engine
 
 
 def saved(folder: Path, count: int = 6, shift: int = 0) -> tuple[Path, list[np.ndarray[Any, Any]]]:
@@ -33,6 +33,7 @@ def test_weights_that_are_not_aligned_are_copied_by_threads_where_there_are_many
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, much: int
 ) -> None:
     monkeypatch.setattr(numpy_engine, "MUCH", much)
+    monkeypatch.setattr(numpy_blas, "find_sgemm", lambda: None)
     started: list[str] = []
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self.name) or start(self))
@@ -50,6 +51,7 @@ def test_weights_that_are_not_aligned_are_copied_by_threads_where_there_are_many
 
 def test_threads_end_where_a_model_turns_out_to_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numpy_engine, "MUCH", 1 << 20)
+    monkeypatch.setattr(numpy_blas, "find_sgemm", lambda: None)
     monkeypatch.setattr("hotfuse.entry.optimize", lambda *args, **kwargs: 1 / 0)
     path, _ = saved(tmp_path, shift=1)
     with pytest.raises(ZeroDivisionError):
