@@ -306,6 +306,8 @@ class Controller:
                     SPARE.published(time.monotonic())
                 self._subject.forget_sample()
                 self._serve((*self._lineup.serving, decision.target))
+                if isinstance(decision.target, Generic):
+                    self._subject.release_weights()
             case Withdraw() | Retire():
                 self._contests.drop(decision.target)
                 if isinstance(decision, Retire):

@@ -115,19 +115,20 @@ def _is_large(type: TensorType) -> bool:
 
 
 def attached(hoisted: Hoisted, constants: Mapping[str, Constant], pace: Pace = hurry) -> Graph:
-    """The main graph with a skeleton's constants in place, and with what is prepared from them."""
-    main = hoisted.main
+    """The main graph with a skeleton's constants in place, and with what is prepared from them. Pages of the others are given
+    back at once where somebody waits; behind calls these still read them."""
+    main, is_last = hoisted.main, pace is hurry
     with going_at(pace):
-        known = {**constants, **_prepared(hoisted, constants)}
+        known = {**constants, **_prepared(hoisted, constants, is_last)}
     mine = {name: known[name] for name in main.weights if name in known}
     for name, constant in constants.items():
-        if name not in mine:
+        if is_last and name not in mine:
             constant.release()
     return replace(main, constants={**main.constants, **mine}, weights=tuple(w for w in main.weights if w not in mine))
 
 
-def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant]) -> dict[str, Constant]:
-    """What a prepare graph makes of constants, on one shelf."""
+def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant], is_last: bool) -> dict[str, Constant]:
+    """What a prepare graph makes of constants, on one shelf; whether it is the last to read these."""
     prepare = hoisted.prepare
     if prepare is None:
         return {}
@@ -154,6 +155,6 @@ def _prepared(hoisted: Hoisted, constants: Mapping[str, Constant]) -> dict[str, 
             known[name] = Constant.of(immutable(array if is_there else shelf.put(places[name], array)))
         for name in dict.fromkeys(node.uses):
             left[name] -= 1
-            if not left[name] and not record.view and name in constants:
+            if is_last and not left[name] and not record.view and name in constants:
                 constants[name].release()
     return {name: known[name] for name in prepare.outputs}

@@ -31,6 +31,7 @@ from hotfuse.adaptive.promotion import objection
 from hotfuse.adaptive.session_subject import SessionSubject
 from hotfuse.adaptive.target import Baked, Generic, Merged, Split, Target
 from hotfuse.errors import DimError, OutOfMemory, WorkerError
+from hotfuse.frontends.onnx_tensor import MappedArray
 from hotfuse.runtime import build_cache
 from hotfuse.runtime.build_request import BuildReply, ProveReply, ProveRequest
 from hotfuse.runtime.cache import open_cache
@@ -618,3 +619,16 @@ def test_an_audit_is_of_what_serves_and_not_of_who_takes_turns_with_it(
     assert not posted
     subject.called(best, 1e-3, given, [feed(2)])
     assert len(posted) == 1
+
+
+def test_weights_in_a_file_are_read_by_calls_until_kernels_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then are their pages given back: what is prepared of them is prepared beside calls."""
+    released: list[bool] = []
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model().SerializeToString())
+    with hotfuse.load(path, cache="off", fuel=1, tier=1) as session:
+        monkeypatch.setattr(MappedArray, "release", lambda self: released.append(is_fused(session)))
+        serve(session, lambda: is_fused(session))
+        in_background(lambda: None)
+    assert len(released) >= len(WEIGHTS)
+    assert all(released)
