@@ -8,12 +8,11 @@ whole call ago. So bytes are counted along the plan, and again from its end to i
 
 from __future__ import annotations
 
-import functools
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from hotfuse.fusion.arithmetic import arithmetic_of, product_of
 from hotfuse.fusion.rules import FOLDS, Fused, is_pointwise, results_of
 from hotfuse.fusion.walks import KEPT, LEVELS, NORMS, Walks, walks_of
 from hotfuse.fusion.whereabouts import located
@@ -23,7 +22,8 @@ from hotfuse.ir.dim import Dim, substitute, symbols_of
 from hotfuse.ir.graph import Graph, Node, Value
 from hotfuse.ir.layout import Layout
 from hotfuse.ir.op import OPS, Pattern
-from hotfuse.ir.types import TensorType
+from hotfuse.ir.types import Shape, TensorType
+from hotfuse.records import dataclass
 
 TYPICAL = 64  # a size that nobody told
 TASK_POINTS = 4096.0
@@ -32,18 +32,7 @@ TILE_ROWS, CHUNK_TILES, CHAIN_TILES = 8, 8, 2  # of products and chains, about (
 WHOLE_ROW, DEAR_ROW = 384, 128  # elements that stay in registers as one block, about, without functions and with some
 SQUARE = 16  # elements of each side of what is turned in registers
 STRIP = 64  # columns, about, that a task folds where they are many
-# vector operations that a function is worth; others count as one
-_STEPS = {
-    "exp": 12, "expm1": 16, "log": 14, "log1p": 16, "erf": 24, "tanh": 18, "sinh": 20, "cosh": 20, "sin": 20, "cos": 20,
-    "tan": 28,
-    "asin": 24, "acos": 24, "atan": 20, "atan2": 26, "asinh": 30, "acosh": 30, "atanh": 24, "pow": 34, "sqrt": 6, "rsqrt": 8,
-    "fmod": 10, "round": 2, "floor": 2, "ceil": 2, "trunc": 2,
-}  # fmt: skip
-_DIVISION = 6
-# of rows as wholes, for each of their elements
-_ROW_STEPS = {"layer_norm": 8, "rms_norm": 5, "softmax": 18, "log_softmax": 18, "logsumexp": 14}
 _AGAIN_STEPS = 4  # of an element of a norm, once its row is folded
-_SCORE_STEPS = 18  # of an attention's softmax, for each score
 # of the operations of norms whose steps wait for each other, where four rows of so many elements go abreast (0.7 to 0.85)
 _ABREAST_STEPS, _ABREAST_MOST = {"layer_norm": 0.75, "softmax": 0.8, "log_softmax": 0.8}, 192
 _ABREAST = 0.6  # of what a row takes beside its elements, where a few go abreast (layer_norm, softmax; Zen 5)
@@ -51,6 +40,7 @@ _SCATTER_STEPS = 64  # of an element that is written far from its neighbours (Ze
 _TURN_STEPS = 4  # of an element that is turned in registers on its way from or to memory
 
 Number = Callable[[Dim], int]
+Far = Callable[[Iterable[Touch], bool], tuple[Touch, ...]]  # some touches and whether they write, from as far as they are
 
 
 def numbers(sizes: Mapping[str, int]) -> Number:
@@ -71,8 +61,22 @@ def numbers(sizes: Mapping[str, int]) -> Number:
     return number
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Loops:
+    """What nodes are amid loops over some points, by their ids: how often each is computed for an element of its result, and
+    whether it makes one number for each row. State: those that were asked for."""
+
+    domain: tuple[int, ...]
+    times: dict[str, float]
+    are_rows: dict[str, bool]
+
+
+_Read = tuple[str, str, Touch | None]  # a value, whose memory it is, and what reading it touches
+
+
 class Analyzer:
-    """State: what was found of sizes and of nodes, which many groups share."""
+    """State: what was found of sizes, of nodes, which many groups share, and of groups: tasks and other loops are edits that
+    leave a group its nodes, so the same work is only cut otherwise."""
 
     def __init__(
         self, graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout], sizes: Mapping[str, int]
@@ -82,35 +86,57 @@ class Analyzer:
         self._weights = {*graph.weights, *graph.constants}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._touches: dict[tuple[str, int], Touch] = {}
+        self._accesses: dict[str, int] = {}
+        self._reads: dict[str, tuple[_Read, ...]] = {}
+        self._uses: dict[tuple[str, float], tuple[float, Use]] = {}
+        self._loops: dict[tuple[str, Shape, tuple[int, ...]], _Loops] = {}
+        self._works: dict[tuple[Hashable, ...], tuple[Fused, Work]] = {}
 
-    def work(self, group: Fused) -> Work:
-        """Of one group, wherever it runs: `placed` says from how far its bytes come."""
+    def work(self, group: Fused, far: Far | None = None) -> Work:
+        """Of one group, its bytes from as `far` as that says of what it reads and of what it writes. `located` knows of those
+        of a whole plan."""
+        variant = group.variant if group.variant in (ACROSS, ABREAST) else ""  # others only cut it otherwise
+        key = (id(group.nodes), group.kind, group.domain, group.folded, group.placed, group.again, len(group.links), variant)
+        known = self._works.get(key)
+        if known is None:  # the group is kept as well: nobody else gets the id of its nodes
+            known = self._works[key] = group, self._counted(group)
+        work = known[1]
+        tasks = max(1.0, self._tasks(group, work.points, max(1.0, work.row), max(1.0, work.inner)))  # of nothing as well
+        lanes, cut = self._lanes(group, work.points, tasks, work.is_down), _cut(work.points, tasks)
+        if far is None:
+            return replace(work, tasks=tasks, lanes=lanes, cut=cut)
+        reads, writes = far(work.reads, False), far(work.writes, True)
+        return replace(work, tasks=tasks, lanes=lanes, cut=cut, reads=reads, writes=writes)
+
+    def _counted(self, group: Fused) -> Work:
+        """In one piece."""
         inside = {name for node in group.nodes for name in node.outputs}
         reads: dict[str, Touch] = {}
         for node in group.computing:
-            for name in node.uses:
-                if name not in reads and self._root(name) not in inside:
-                    touch = self._read(node, name)
-                    if touch is not None:
-                        reads[name] = touch
+            for name, root, touch in self._reads_of(node):
+                if touch is not None and root not in inside and name not in reads:
+                    reads[name] = touch
         way = STRIDED if group.placed else IN_ORDER
-        writes = [self._touch(name, way) for name in results_of(group, self._graph, self._layouts)]
-        domain = [self._number(d) for d in group.domain]
-        points = _product(domain)
+        results = results_of(group, self._graph, self._layouts)
+        writes = [self._touch(name, way) for name in results]
+        loops = self._loops_of(group)
+        domain = loops.domain
+        points = product_of(domain)
         row = self._row(group, domain)
         inner = self._inner(group, domain, reads.values())
         is_down = bool(group.folded) and len(group.domain) - 1 not in group.folded
         is_across = group.variant == ACROSS
         products, uses = 0.0, []
-        walks = self._walks(group, row, is_down, is_across)
+        walks = self._walks(group, results, row, is_down, is_across)
         for node in group.computing:
             times = walks.times.get(node.id, 1) if walks else 1
-            of_products, use = self._arithmetic(node, self._times(node, group, domain) * (times if is_pointwise(node) else 1))
+            often = self._times(node, group, loops)
+            of_products, use = self._arithmetic(node, often * times if times > 1 and is_pointwise(node) else often)
             products += of_products
             if walks and times > 1 and node.op in NORMS:  # what it makes of its folds is computed again
                 uses.append(Use("again", (times - 1) * use.elements, _AGAIN_STEPS))
             if use.elements:
-                is_single = not is_down and not is_across and self._is_row_value(node, group)
+                is_single = not is_down and not is_across and self._is_row_value(node, group, loops)
                 rows = points / max(row, 1.0) if node.op in FOLDS and not is_down and not is_across else 0.0
                 steps = use.steps
                 if group.variant == ABREAST:
@@ -123,7 +149,6 @@ class Analyzer:
             uses.append(Use("turn", turned, _TURN_STEPS))
         if group.placed and group.folded:  # rows that are walked along are written element by element
             uses.append(Use("scatter", sum(t.bytes / t.element for t in writes), _SCATTER_STEPS))
-        tasks = max(1.0, self._tasks(group, points, max(1.0, row), max(1.0, inner)))  # of nothing as well
         return Work(
             group.kind,
             points,
@@ -133,7 +158,7 @@ class Analyzer:
             sum(use.elements * use.steps for use in uses if not use.is_single),
             tuple(reads.values()),
             tuple(writes),
-            tasks,
+            1.0,
             max(1, len(group.links)),
             max((touch.element for touch in writes), default=4),  # of what is computed: indices are as wide as they like
             sum(use.elements * use.steps for use in uses if use.is_single),
@@ -141,24 +166,25 @@ class Analyzer:
             is_down,
             tuple(uses),
             self._matrices(group),
-            self._lanes(group, points, tasks, is_down),
-            _cut(points, tasks),
-            sum((times - 1) * reads[name].bytes for name, times in walks.reads.items() if name in reads) if walks else 0.0,
+            read_again=sum((times - 1) * reads[name].bytes for name, times in walks.reads.items() if name in reads)
+            if walks
+            else 0.0,
         )
 
     def tasks_of(self, group: Fused) -> float:
         """How many pieces threads can share."""
         return self.work(group).tasks
 
-    def _walks(self, group: Fused, row: float, is_down: bool, is_across: bool) -> Walks | None:
+    def _walks(self, group: Fused, results: Sequence[str], row: float, is_down: bool, is_across: bool) -> Walks | None:
         """Along its rows; None where nothing is folded."""
-        folds = {node.op for node in group.computing if node.op in FOLDS}
-        if group.kind != "rows" or not group.folded or not LEVELS.keys() >= folds:
+        if group.kind != "rows" or not group.folded:
             return None
-        results = results_of(group, self._graph, self._layouts)
+        if not LEVELS.keys() >= {node.op for node in group.computing if node.op in FOLDS}:
+            return None
+        loops = self._loops_of(group)
         is_dear = any(node.op in KEPT for node in group.computing)
         is_whole = is_across or group.variant == ABREAST or (not is_down and row <= (DEAR_ROW if is_dear else WHOLE_ROW))
-        found = walks_of(group.computing, results, lambda node: self._is_row_value(node, group), self._root, not is_down)
+        found = walks_of(group.computing, results, lambda node: self._is_row_value(node, group, loops), self._root, not is_down)
         return replace(found, times={}, reads={}) if is_whole else found
 
     def located(self, plan: Sequence[Work]) -> list[Work]:
@@ -169,13 +195,13 @@ class Analyzer:
 
     def _bytes(self, name: str) -> float:
         type = self._values[name].type if name in self._values else None
-        return _product(self._shape(name)) * type.dtype.bytes if isinstance(type, TensorType) else 0.0
+        return product_of(self._shape(name)) * type.dtype.bytes if isinstance(type, TensorType) else 0.0
 
     def _inner(self, group: Fused, domain: Sequence[int], reads: Iterable[Touch]) -> float:
         """How many points lie side by side: all, where each of them has elements of its own wherever something is read."""
         if not domain:
             return 1.0
-        points = _product(domain)
+        points = product_of(domain)
         size = {touch.name: touch.bytes / touch.element for touch in reads}
         plain = group.kind in ("rows", "copy") and not group.folded and not group.placed
         if not plain or any(touch.access != IN_ORDER for touch in reads):
@@ -191,13 +217,24 @@ class Analyzer:
             run *= mine
         return run
 
-    def _is_row_value(self, node: Node, group: Fused) -> bool:
+    def _loops_of(self, group: Fused) -> _Loops:
+        key = group.kind, group.domain, group.folded
+        found = self._loops.get(key)
+        if found is None:
+            found = self._loops[key] = _Loops(tuple(map(self._number, group.domain)), {}, {})
+        return found
+
+    def _is_row_value(self, node: Node, group: Fused, loops: _Loops) -> bool:
         """Whether a node computes one number for each row."""
-        if not group.folded or not is_pointwise(node):
-            return False
-        shape = self._shape(node.outputs[0])
-        missing = len(group.domain) - len(shape)
-        return missing >= 0 and all(axis < missing or shape[axis - missing] == 1 for axis in group.folded)
+        found = loops.are_rows.get(node.id)
+        if found is None:
+            found = False
+            if group.folded and is_pointwise(node):
+                shape = self._shape(node.outputs[0])
+                missing = len(group.domain) - len(shape)
+                found = missing >= 0 and all(axis < missing or shape[axis - missing] == 1 for axis in group.folded)
+            loops.are_rows[node.id] = found
+        return found
 
     def _row(self, group: Fused, domain: Sequence[int]) -> float:
         """How many points, or products, are folded into one."""
@@ -206,16 +243,22 @@ class Analyzer:
                 return float(self._shape(node.inputs[0])[-1])
             if node.op == "attention":
                 return float(self._shape(node.inputs[1])[-2])
-        return _product([domain[axis] for axis in group.folded])
+        return product_of([domain[axis] for axis in group.folded])
 
     def _matrices(self, group: Fused) -> float:
         """Of products: those whose second operands differ share no rows."""
         packed = [node.inputs[1] for node in group.nodes if node.op == "panel_matmul"]
-        return max((_product(self._shape(name)[:-1]) for name in packed), default=1.0)
+        return max((product_of(self._shape(name)[:-1]) for name in packed), default=1.0)
 
     def _root(self, name: str) -> str:
         layout = self._layouts.get(name)
         return name if layout is None else layout.root
+
+    def _reads_of(self, node: Node) -> tuple[_Read, ...]:
+        found = self._reads.get(node.id)
+        if found is None:
+            found = self._reads[node.id] = tuple((name, self._root(name), self._read(node, name)) for name in node.uses)
+        return found
 
     def _read(self, node: Node, name: str) -> Touch | None:
         if not isinstance(self._values[name].type, TensorType):
@@ -227,7 +270,12 @@ class Analyzer:
         return self._touch(name, self._access(name))
 
     def _access(self, name: str) -> int:
-        layout = self._layouts.get(name)
+        found = self._accesses.get(name)
+        if found is None:
+            found = self._accesses[name] = self._access_of(self._layouts.get(name))
+        return found
+
+    def _access_of(self, layout: Layout | None) -> int:
         if layout is None:
             return IN_ORDER
         for size, stride in zip(reversed(layout.shape), reversed(layout.strides), strict=True):
@@ -241,7 +289,7 @@ class Analyzer:
             type = self._values[name].type
             assert isinstance(type, TensorType)
             root = self._root(name)
-            bytes = _product(self._shape(name)) * type.dtype.bytes
+            bytes = product_of(self._shape(name)) * type.dtype.bytes
             found = Touch(root, bytes, 0.0, max(1, type.dtype.bytes), access, root in self._weights)
             self._touches[name, access] = found
         return found
@@ -254,31 +302,26 @@ class Analyzer:
             found = self._shapes[name or ""] = tuple([self._number(d) for d in type.shape or ()])
         return found
 
-    def _times(self, node: Node, group: Fused, domain: Sequence[int]) -> float:
+    def _times(self, node: Node, group: Fused, loops: _Loops) -> float:
         """How often a node is computed for each element of its result: those that are narrower than the points, for each of
         them, but for those that are a row's."""
-        if group.kind != "rows" or not is_pointwise(node):
-            return 1.0
-        shape = self._shape(node.outputs[0])
-        missing = len(domain) - len(shape)
-        spread = [d for a, d in enumerate(domain) if (a < missing or shape[a - missing] == 1) and a not in group.folded]
-        return _product(spread) if missing >= 0 else 1.0
+        found = loops.times.get(node.id)
+        if found is None:
+            found = 1.0
+            if group.kind == "rows" and is_pointwise(node):
+                shape, domain = self._shape(node.outputs[0]), loops.domain
+                missing = len(domain) - len(shape)
+                spread = [d for a, d in enumerate(domain) if (a < missing or shape[a - missing] == 1) and a not in group.folded]
+                found = product_of(spread) if missing >= 0 else 1.0
+            loops.times[node.id] = found
+        return found
 
     def _arithmetic(self, node: Node, times: float = 1.0) -> tuple[float, Use]:
         """Multiply-adds of products, and other operations on elements."""
-        record, out = OPS[node.op], _product(self._shape(node.outputs[0]))
-        if node.op == "panel_matmul":
-            return out * self._shape(node.inputs[0])[-1], Use(node.op, 0.0, 0.0)
-        if node.op == "attention":
-            query, key = self._shape(node.inputs[0]), self._shape(node.inputs[1])
-            scores = _product(query[:-1]) * key[-2]
-            return 2.0 * scores * query[-1], Use(node.op, scores, _SCORE_STEPS)
-        if record.pattern in (Pattern.REDUCTION, Pattern.NORMALIZATION, Pattern.SCAN, Pattern.WINDOW):
-            taken = max(out, _product(self._shape(node.inputs[0])))
-            if record.pattern is Pattern.WINDOW:
-                taken = max(taken, out * _product(node.attrs.get("kernel", ())))
-            return 0.0, Use(node.op, taken, _ROW_STEPS.get(node.op, 2))
-        return 0.0, Use(node.op, times * out, steps_of(node.op))
+        found = self._uses.get((node.id, times))
+        if found is None:
+            found = self._uses[node.id, times] = arithmetic_of(node, times, self._shape)
+        return found
 
     def _tasks(self, group: Fused, points: float, row: float, inner: float) -> float:
         """How many pieces threads can share."""
@@ -327,7 +370,7 @@ class Analyzer:
                 if layout is not None and self._access(name) == STRIDED and 1 in layout.strides:
                     sizes = [self._number(size) for size in layout.shape]
                     along = sizes[layout.strides.index(1)]
-                    return float(along), _product(sizes) / max(1, along)
+                    return float(along), product_of(sizes) / max(1, along)
         return None
 
 
@@ -349,21 +392,3 @@ def _cut(points: float, tasks: float) -> float:
         return 1.0
     each = points / tasks if points <= TASK_POINTS else max(points / tasks, min(TASK_POINTS, points / (tasks - 1)))
     return min(1.0, tasks // 2 * each / max(points, 1.0))
-
-
-def _product(sizes: Sequence[int]) -> float:
-    result = 1.0
-    for size in sizes:
-        result *= size
-    return result
-
-
-@functools.cache
-def steps_of(op: str) -> float:
-    """Vector operations that an element of an operator's result is worth, by its scalar body."""
-    body = OPS[op].scalar
-    if not isinstance(body, str):
-        return 1.0
-    names = re.findall(r"[a-z_]\w*(?=\()", body)
-    signs = len(re.findall(r"[-+*<>=]+", body)) + _DIVISION * body.count("/")
-    return max(1.0, signs + sum(_STEPS.get(name, 1) for name in names))

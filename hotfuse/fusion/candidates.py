@@ -32,11 +32,12 @@ MOST_SIBLINGS = 8  # readers of one value of which pairs are looked at
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """`gone` are items in the plan's order, `made` the groups in place of them: one, two for `split`, or for `recompute`
-    one for each item but the first."""
+    one for each item but the first. `choice` says which of the edits it is that the strategy has for these items."""
 
     strategy: str
     gone: tuple[Item, ...]
     made: tuple[Fused, ...]
+    choice: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,8 +65,8 @@ def find(draft: Draft, legality: Legality, around: Iterable[Item]) -> Iterator[C
         if item.group.kind in GRAINED and item.group.grain < FINEST:
             yield Candidate(GRAIN, (item,), (replace(item.group, grain=item.group.grain + 1),))
         halves = legality.split(item.group)
-        for pair in () if isinstance(halves, Refusal) else halves:
-            yield Candidate(SPLIT, (item,), pair)
+        for choice, pair in enumerate(() if isinstance(halves, Refusal) else halves):
+            yield Candidate(SPLIT, (item,), pair, choice)
         for variant in VARIANTS:
             varied = legality.vary(item.group, variant)
             if not isinstance(varied, Refusal):

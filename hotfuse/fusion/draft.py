@@ -114,9 +114,24 @@ class Draft:
     def between(self, first: Item, second: Item) -> str:
         """Why two items cannot be one: the name of one between them that needs the first and feeds the second; "" where there
         is none."""
-        needs, _ = self._behind(first, second)
-        through = next((source for source in self.sources(second) if source in needs), None)
-        return "" if through is None else through.name
+        place, needs = self._place[first], {first: True}
+        sources = (source for source in self.sources(second) if source is not first)
+        return next((source.name for source in sources if self._needs(source, place, needs)), "")
+
+    def _needs(self, item: Item, place: int, known: dict[Item, bool]) -> bool:
+        """Whether an item needs, through whatever, one that is known to; none before that `place` does. What an item needs is
+        less than all that lies between two."""
+        waiting = [item]
+        while waiting:
+            last = waiting[-1]
+            sources = [source for source in self.sources(last) if self._place[source] >= place]
+            missing = [source for source in sources if source not in known]
+            if last not in known and missing:
+                waiting += missing
+            else:
+                known.setdefault(last, any(known[source] for source in sources))
+                waiting.pop()
+        return known[item]
 
     def _behind(self, first: Item, second: Item) -> tuple[set[Item], list[Item]]:
         """Of what lies between two items, what needs the first, as a set and in order."""
@@ -158,7 +173,7 @@ class Draft:
         for new in made:
             self._enter(new)
         self._order[place : place + 1] = made
-        self._place = {item: place for place, item in enumerate(self._order) if item is not None}
+        self._place |= {item: at for at, item in enumerate(self._order[place:], place) if item is not None}
         return made
 
     def swap(self, item: Item, group: Fused) -> Item:

@@ -18,9 +18,10 @@ State: none outside of one `plan`.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from hotfuse.errors import IllegalEdit
 from hotfuse.fusion.analyzer import Analyzer
@@ -34,7 +35,7 @@ from hotfuse.fusion.ordering import Pair, arrange, pace_of
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.fusion.weaving import Place, Side, Weave, weigh
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, REGISTERS, SIBLINGS, SPLIT, STRIPS, Edit
+from hotfuse.hardware.pairs import ACROSS, GRAIN, LAYOUT, REGISTERS, SIBLINGS, SPLIT, STRIPS, Edit, Looks
 from hotfuse.hardware.prior import Bound, roofline
 from hotfuse.hardware.spec import Spec
 from hotfuse.hardware.work import Touch, Work
@@ -149,7 +150,9 @@ def plan(graph: Graph, values: Mapping[str, Value], layouts: Mapping[str, Layout
 
 
 class Engine:
-    """Begins with groups that are given, or with those of the rules. State: the draft, and what is known of its items."""
+    """Begins with groups that are given, or with those of the rules. State: the draft, and what is known of its items: what
+    each does and takes, once and for all, and so what was asked of edits of them. Rounds meet many of those again, and who
+    tells what is unsure meets them all."""
 
     def __init__(
         self,
@@ -171,6 +174,8 @@ class Engine:
         self._seconds = dict(zip(items, planner.model.predict(list(self._works.values())).seconds.tolist(), strict=True))
         self._steps: list[Step] = []
         self._doubtful: dict[Item, None] = {}  # what edits are about that may pay and are not sure
+        self._looks = Looks(planner.model.rates, planner.model.threads)
+        self._weighed: dict[tuple[str, tuple[Item, ...], int], Weighed] = {}
 
     def run(self) -> Planned:
         around: Iterable[Item] = list(self.draft)
@@ -195,13 +200,7 @@ class Engine:
 
     def _named(self, around: Iterable[Item]) -> dict[Revision, Candidate]:
         """The legal edits around some items, by what they are known by."""
-        counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        found = {}
-        for candidate in self.candidates(around):
-            key = candidate.strategy, candidate.names
-            found[Revision(*key, counts[key])] = candidate
-            counts[key] += 1
-        return found
+        return {Revision(c.strategy, c.names, c.choice): c for c in self.candidates(around)}
 
     def revise(self, revision: Revision) -> tuple[list[Fused], Step]:
         """The groups with an edit made that is legal, whatever the model says of it, and that edit. None of them
@@ -288,16 +287,26 @@ class Engine:
 
     def weigh(self, candidates: Sequence[Candidate]) -> list[Weighed]:
         """What edits would gain, all asked of the model at once."""
+        keys = [(c.strategy, c.gone, c.choice) for c in candidates]
+        new = {key: c for key, c in zip(keys, candidates, strict=True) if key not in self._weighed}
+        self._weighed |= zip(new, self._asked(list(new.values())), strict=True)
+        return [self._weighed[key] for key in keys]
+
+    def _asked(self, candidates: Sequence[Candidate]) -> list[Weighed]:
+        """What the model says of edits that it was not asked of before."""
+        if not candidates:
+            return []
         edits = [
             Edit(c.strategy, tuple(self._works[item] for item in c.gone), tuple(self._work(c, group) for group in c.made))
             for c in candidates
         ]
         found, model = [], self._planner.model
         least = LEAST_GAIN if model.pairs is None else max(LEAST_GAIN, model.rates.spread)  # typical rates were not measured
-        for candidate, edit, ratios in zip(candidates, edits, model.ratios(edits), strict=True):
-            before_s = sum(self._seconds[item] for item in candidate.gone)
-            gains = before_s * (1 - ratios)
-            gain_s, spread_s = float(gains.mean()), float(gains.std())
+        before = [sum(self._seconds[item] for item in candidate.gone) for candidate in candidates]
+        ratios = model.ratios(edits, self._looks)
+        gains = np.array(before, ratios.dtype)[:, None] * (1 - ratios)
+        figures = zip(candidates, edits, before, gains.mean(1).tolist(), gains.std(1).tolist(), strict=True)
+        for candidate, edit, before_s, gain_s, spread_s in figures:
             if model.pairs is None and self._is_guess(edit, before_s, gain_s):
                 spread_s = max(spread_s, gain_s)
             found.append(Weighed(candidate, edit.after, before_s, gain_s, spread_s, least))
@@ -322,18 +331,17 @@ class Engine:
             for is_write, touches in enumerate((work.reads, work.writes)):
                 for touch in touches:
                     known.setdefault((touch.name, bool(is_write)), touch)
-        work = self._analyzer.work(group)
 
         def far(touches: Iterable[Touch], is_write: bool) -> tuple[Touch, ...]:
             found = ((t, known.get((t.name, is_write), known.get((t.name, not is_write)))) for t in touches)
             return tuple(
-                replace(t, distance=t.bytes)
+                t.found_at(t.bytes, t.handed)
                 if k is None
-                else replace(t, distance=k.distance, handed=k.handed * min(1.0, t.bytes / max(k.bytes, 1.0)))
+                else t.found_at(k.distance, k.handed * min(1.0, t.bytes / max(k.bytes, 1.0)))
                 for t, k in found
             )
 
-        return replace(work, reads=far(work.reads, False), writes=far(work.writes, True))
+        return self._analyzer.work(group, far)
 
     def step(self, found: Weighed, made: tuple[str, ...] = ()) -> Step:
         """An edit as a step of the plan's story."""

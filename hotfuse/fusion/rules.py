@@ -14,7 +14,7 @@ arise. Views need no kernel: whoever reads them reads their root through a layou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import field
 
 from hotfuse.ir.graph import Graph, Node, Value
@@ -40,6 +40,7 @@ _SCANS = ("cumsum", "cumprod")
 FOLDS = (*_NORMS, *_REDUCTIONS, *_PLACES, *_SCANS)
 MAKES_ROWS = (*_REDUCTIONS, *_PLACES, *_WINDOWS)  # a value for each row
 ALL = -1  # threads
+NOBODY: frozenset[str] = frozenset()
 # eager's ndtr loses digits where 1 + erf cancels, and nobody else's code loses the same ones
 _NOT_NATIVE = ("lgamma", "digamma", "ndtr")
 
@@ -93,14 +94,17 @@ class Fused:
 def results_of(group: Fused, graph: Graph, layouts: Mapping[str, Layout]) -> list[str]:
     """What others read of a group, in order. What is computed again elsewhere is read there as well."""
     again = set(group.again)
-    inside = {name: None for node in group.nodes for name in node.outputs if name not in again}
-    return [name for name in inside if is_read_outside(name, inside, graph, layouts)]
+    made = [name for node in group.nodes for name in node.outputs if name not in again]
+    inside = frozenset(made)
+    return [name for name in made if is_read_outside(name, inside, graph, layouts)]
 
 
-def is_read_outside(name: str, inside: Collection[str], graph: Graph, layouts: Mapping[str, Layout]) -> bool:
+def is_read_outside(name: str, inside: Set[str], graph: Graph, layouts: Mapping[str, Layout]) -> bool:
     """Whether a result or a view of it is the model's, or read by a node that is not inside."""
     if name in graph.kept:
         return True
+    if graph.readers.get(name, NOBODY) <= inside:
+        return False
     for reader in graph.consumers.get(name, ()):
         if reader.id in inside:
             continue

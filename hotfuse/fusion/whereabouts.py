@@ -109,11 +109,11 @@ def located(plan: Sequence[Work], bytes_of: Mapping[str, float], outside: Collec
         for work in plan:
             since, clock = clock, clock + work.moved
             sides = [
-                tuple(_located(memory, work, t, (since, clock), places, is_write) for t in touches)
+                tuple([_located(memory, work, t, (since, clock), places, is_write) for t in touches])
                 for is_write, touches in ((False, work.reads), (True, work.writes))
             ]
-            found.append(replace(work, reads=sides[0], writes=sides[1]))
-    return found
+            found.append(sides)
+    return [replace(work, reads=reads, writes=writes) for work, (reads, writes) in zip(plan, found, strict=True)]
 
 
 def _located(
@@ -124,7 +124,7 @@ def _located(
     block = touch.name if start is None else ""
     parts = _parts(work, touch, float(start or 0), during[1], is_write)
     moved, handed = memory.touch(block, parts, is_write, during[0])
-    return replace(touch, distance=moved + touch.bytes, handed=min(handed, 2 * touch.bytes))
+    return touch.found_at(moved + touch.bytes, min(handed, 2 * touch.bytes))
 
 
 def _parts(work: Work, touch: Touch, start: float, now: float, is_write: bool) -> list[_Span]:

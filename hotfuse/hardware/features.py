@@ -102,7 +102,7 @@ def rows_of(works: Iterable[Work], rates: Rates, threads: int) -> tuple[np.ndarr
 
 def _beyond(work: Work, distance: float) -> float:
     """The bytes touched that come from farther than that."""
-    return sum(touch.bytes for touch in (*work.reads, *work.writes) if touch.distance > distance)
+    return sum([touch.bytes for touch in (*work.reads, *work.writes) if touch.distance > distance])
 
 
 def _log(amount: float) -> float:
@@ -116,10 +116,10 @@ def _seconds(seconds: float) -> float:
 def _share(touches: Iterable[Touch], access: int) -> float:
     """Of the bytes touched, the part that is gone through in this way."""
     found = [(touch.bytes, touch.access == access) for touch in touches]
-    return sum(bytes for bytes, is_so in found if is_so) / max(1.0, sum(bytes for bytes, _ in found))
+    return sum([bytes for bytes, is_so in found if is_so]) / max(1.0, sum([bytes for bytes, _ in found]))
 
 
 def _distance(touches: Iterable[Touch]) -> float:
     """From how far bytes come, each of them counted alike."""
     found = [(touch.bytes, touch.bytes * _log(touch.distance)) for touch in touches]
-    return sum(weighted for _, weighted in found) / max(1.0, sum(bytes for bytes, _ in found))
+    return sum([weighted for _, weighted in found]) / max(1.0, sum([bytes for bytes, _ in found]))

@@ -2,7 +2,7 @@
 
 Training needs scikit-learn and happens in a worker (`hardware/training`). Here a forest is five arrays over the nodes of all
 trees, which safetensors keep without any code in them, and asking is numpy: all samples go down all trees side by side, a level
-at a time. Trees disagree where they have seen little: how far is the uncertainty.
+at a time, until they reach a leaf. Trees disagree where they have seen little: how far is the uncertainty.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hotfuse.errors import ParseError
 from hotfuse.records import dataclass
 
 FORM = "1"
+BLOCK = 1024  # samples that go down side by side: of more, what is looked up leaves the nearest caches (1.5 times as long)
 Array = np.ndarray[Any, Any]
 
 
@@ -39,12 +40,21 @@ class Forest:
     def trees(self, samples: Array) -> Array:
         """What each tree says of each sample: [samples, trees]."""
         samples = np.ascontiguousarray(samples, np.float32)
-        at = np.broadcast_to(self.roots, (len(samples), len(self.roots))).copy()
-        row = np.arange(len(samples))[:, None]
-        for _ in range(self.depth):
-            goes_left = samples[row, self.feature[at]] <= self.threshold[at]
-            at = np.where(goes_left, self.left[at], self.right[at])
-        return np.asarray(self.value[at])
+        parts = [self._trees(samples[begin : begin + BLOCK]) for begin in range(0, len(samples), BLOCK)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.roots)), self.value.dtype)
+
+    def _trees(self, samples: Array) -> Array:
+        at = ends = np.repeat(self.roots.astype(np.intp), len(samples))  # a tree after the other: its nodes are near each other
+        way = np.arange(len(at))  # the places in `ends` of those that have not reached a leaf
+        rows, flat = np.tile(np.arange(len(samples)) * samples.shape[1], len(self.roots)), samples.ravel()
+        for level in range(self.depth):
+            goes_left = flat.take(rows + self.feature.take(at)) <= self.threshold.take(at)
+            at = np.where(goes_left, self.left.take(at), self.right.take(at)).astype(np.intp)
+            ends[way] = at
+            if level % 2:  # leaves stay where they are: it does no harm to look at every other level alone
+                left = np.flatnonzero(self.left.take(at) != at)
+                at, way, rows = at.take(left), way.take(left), rows.take(left)
+        return np.ascontiguousarray(self.value.take(ends).reshape(len(self.roots), len(samples)).T)
 
     def ask(self, samples: Array) -> tuple[Array, Array]:
         """The mean of the trees, and how far they lie apart (their standard deviation), for each sample."""

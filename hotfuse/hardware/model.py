@@ -12,7 +12,8 @@ import numpy as np
 
 from hotfuse.hardware.features import FEATURES, rows_of
 from hotfuse.hardware.forest import Array, Forest
-from hotfuse.hardware.pairs import PAIR_FEATURES, Edit, pair_rows
+from hotfuse.hardware.pairs import PAIR_FEATURES, Edit, Looks
+from hotfuse.hardware.prior import roofline
 from hotfuse.hardware.rates import Rates
 from hotfuse.hardware.work import Work
 from hotfuse.records import dataclass
@@ -46,18 +47,20 @@ class Model:
             if found is not None and found.names != columns:
                 object.__setattr__(self, name, None)
 
-    def ratios(self, edits: Sequence[Edit]) -> Array:
-        """What edits make of the time of what they are about, after over before, by tree: [edits, trees]."""
-        rows, prior = pair_rows(edits, self.rates, self.threads)
+    def ratios(self, edits: Sequence[Edit], looks: Looks | None = None) -> Array:
+        """What edits make of the time of what they are about, after over before, by tree: [edits, trees]. `looks` are those of
+        who asks again and again."""
+        looks = looks or Looks(self.rates, self.threads)
         if self.pairs is None:
-            return prior[:, None]
-        return np.asarray(np.exp(self.pairs.trees(rows)))
+            return looks.ratios(edits)[:, None]
+        return np.asarray(np.exp(self.pairs.trees(looks.rows(edits))))
 
     def predict(self, works: Sequence[Work]) -> Predicted:
-        rows, prior_s = rows_of(works, self.rates, self.threads)
         if self.forest is None:
+            prior_s = np.array([roofline(work, self.rates, self.threads).seconds for work in works], np.float64)
             seconds = prior_s * OPTIMISM
             return Predicted(seconds, np.full(len(works), UNTRAINED), seconds[:, None])
+        rows, prior_s = rows_of(works, self.rates, self.threads)
         logs = self.forest.trees(rows)
         by_tree = prior_s[:, None] * np.exp(logs)
         return Predicted(prior_s * np.exp(logs.mean(1)), logs.std(1), by_tree)

@@ -60,39 +60,71 @@ class Edit:
 
 def pair_rows(edits: Iterable[Edit], rates: Rates, threads: int) -> tuple[Array, Array]:
     """The features of each edit, and the ratio of times, after over before, that the roofline gives it."""
-    edits, machine = list(edits), features_of(rates, threads)
-    rows, ratios = [], []
-    known: dict[int, _Look] = {}  # by the work's id: many edits are about the same
+    edits, looks = list(edits), Looks(rates, threads)
+    return looks.rows(edits), looks.ratios(edits)
 
-    def look(work: Work) -> _Look:
-        found = known.get(id(work))
+
+_Look = tuple[list[float], tuple[float, ...]]  # a work's features, its amounts
+
+
+class Looks:
+    """What a machine of these rates makes of works. State: of works that go in some edit what was found, for others are about
+    the same; of those that come nothing, as each comes in one edit."""
+
+    def __init__(self, rates: Rates, threads: int) -> None:
+        self._rates, self._threads = rates, threads
+        self._machine: list[float] = []
+        self._bounds: dict[int, tuple[Work, Bound]] = {}  # by the work's id, which is its own as long as it is kept here
+        self._looks: dict[int, tuple[Work, _Look]] = {}
+
+    def ratios(self, edits: Iterable[Edit]) -> Array:
+        """Of times, after over before, by the roofline."""
+        ratios = []
+        for edit in edits:
+            before_s = sum(self._known_bound(work).seconds for work in edit.before)
+            ratios.append(sum(self._bound(work).seconds for work in edit.after) / max(before_s, 1e-12))
+        return np.array(ratios, np.float64)
+
+    def rows(self, edits: Iterable[Edit]) -> Array:
+        """The features of each edit."""
+        rows = []
+        for edit in edits:
+            gone = [self._known_look(work) for work in edit.before]
+            bounds = [self._bound(work) for work in edit.after]
+            made = list(map(self._look, edit.after, bounds))
+            before, after = _side(gone), _side(made)
+            largest = max(range(len(made)), key=lambda place: bounds[place].seconds)
+            rows.append(
+                [
+                    *(float(edit.strategy == name) for name in EDITS),
+                    *before,
+                    *after,
+                    *(second - first for first, second in zip(before, after, strict=True)),
+                    *made[largest][0],
+                    *gone[0][0],
+                    *gone[-1][0],
+                ]
+            )
+        return np.array(rows, np.float32).reshape(-1, len(PAIR_FEATURES))
+
+    def _known_bound(self, work: Work) -> Bound:
+        found = self._bounds.get(id(work))
         if found is None:
-            bound = roofline(work, rates, threads)
-            found = bound.seconds, features(work, bound, rates, threads, machine), _amounts(work, bound)
-            known[id(work)] = found
-        return found
+            found = self._bounds[id(work)] = work, self._bound(work)
+        return found[1]
 
-    for edit in edits:
-        gone, made = ([look(work) for work in works] for works in (edit.before, edit.after))
-        before, after = _side(gone), _side(made)
-        largest = max(made, key=lambda look: look[0])
-        rows.append(
-            [
-                *(float(edit.strategy == name) for name in EDITS),
-                *before,
-                *after,
-                *(second - first for first, second in zip(before, after, strict=True)),
-                *largest[1],
-                *gone[0][1],
-                *gone[-1][1],
-            ]
-        )
-        seconds = [sum(look[0] for look in side) for side in (gone, made)]
-        ratios.append(seconds[1] / max(seconds[0], 1e-12))
-    return np.array(rows, np.float32).reshape(-1, len(PAIR_FEATURES)), np.array(ratios, np.float64)
+    def _known_look(self, work: Work) -> _Look:
+        found = self._looks.get(id(work))
+        if found is None:
+            found = self._looks[id(work)] = work, self._look(work, self._known_bound(work))
+        return found[1]
 
+    def _bound(self, work: Work) -> Bound:
+        return roofline(work, self._rates, self._threads)
 
-_Look = tuple[float, list[float], tuple[float, ...]]  # a work's seconds, its features, its amounts
+    def _look(self, work: Work, bound: Bound) -> _Look:
+        self._machine = self._machine or features_of(self._rates, self._threads)
+        return features(work, bound, self._rates, self._threads, self._machine), _amounts(work, bound)
 
 
 def _amounts(work: Work, bound: Bound) -> tuple[float, ...]:
@@ -119,7 +151,7 @@ def _amounts(work: Work, bound: Bound) -> tuple[float, ...]:
 
 
 def _side(looks: Sequence[_Look]) -> list[float]:
-    columns = zip(*(amounts for _, _, amounts in looks), strict=True)
+    columns = zip(*(amounts for _, amounts in looks), strict=True)
     found = [join(column) for join, column in zip(_AMOUNTS.values(), columns, strict=True)]
     return [
         amount if place in _PLAIN else _seconds(amount) if place in _TIMES else _log(amount)

@@ -51,8 +51,8 @@ def roofline(work: Work, rates: Rates, threads: int) -> Bound:
     arithmetic = arithmetic_s(work, rates, team)
     if team > 1:  # the last tasks are waited for
         arithmetic *= math.ceil(work.tasks / team) * team / work.tasks
-    memory = sum(_seconds(touch, rates.read, team, rates.threads) for touch in work.reads)
-    memory += sum(_seconds(touch, rates.write, team, rates.threads) for touch in work.writes)
+    memory = sum([_seconds(touch, rates.read, team, rates.threads) for touch in work.reads])
+    memory += sum([_seconds(touch, rates.write, team, rates.threads) for touch in work.writes])
     memory += work.read_again / (rates.read.at(max(work.row * work.element, 1.0), team, rates.threads) * 1e9)
     if threads > 1:
         memory += handed_s(work, rates, team)

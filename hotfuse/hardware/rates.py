@@ -9,6 +9,8 @@ is JSON, which the cache keeps by `rates_key`: another machine, or another share
 from __future__ import annotations
 
 import bisect
+import functools
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -52,7 +54,8 @@ class Curve:
 
     def at(self, working_set: float, threads: int, team: int) -> float:
         """That of some threads of a team, for a working set between those measured, or for the nearest."""
-        return between(self._of(self.one, working_set), self._of(self.team, working_set), threads, team)
+        one = self._of(self.one, working_set)
+        return one if threads == 1 else between(one, self._of(self.team, working_set), threads, team)
 
     def _of(self, rates: Sequence[float], working_set: float) -> float:
         place = bisect.bisect_left(self.bytes, working_set)
@@ -60,9 +63,24 @@ class Curve:
             return rates[0]
         if place == len(self.bytes):
             return rates[-1]
-        low, high = self.bytes[place - 1], self.bytes[place]
-        share = math.log(working_set / low) / math.log(high / low)
-        return math.exp((1 - share) * math.log(rates[place - 1]) + share * math.log(rates[place]))
+        low = self.bytes[place - 1]
+        share = math.log(working_set / low) / self._widths[place - 1]
+        logs = self._one if rates is self.one else self._team
+        return math.exp((1 - share) * logs[place - 1] + share * logs[place])
+
+    # logarithms of what was measured, which a plan asks for some hundred thousand times
+
+    @functools.cached_property
+    def _widths(self) -> list[float]:
+        return [math.log(high / low) for low, high in itertools.pairwise(self.bytes)]
+
+    @functools.cached_property
+    def _one(self) -> list[float]:
+        return list(map(math.log, self.one))
+
+    @functools.cached_property
+    def _team(self) -> list[float]:
+        return list(map(math.log, self.team))
 
 
 @dataclass(frozen=True)

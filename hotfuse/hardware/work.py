@@ -29,6 +29,11 @@ class Touch:
     is_weight: bool = False
     handed: float = 0.0
 
+    def found_at(self, distance: float, handed: float) -> Touch:
+        """The same bytes, from as far and as many of them from others. `replace` takes four times as long, and planning asks
+        for this more often than for anything else."""
+        return Touch(self.name, self.bytes, distance, self.element, self.access, self.is_weight, handed)
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -70,11 +75,11 @@ class Work:
 
     @property
     def read(self) -> float:
-        return sum(touch.bytes for touch in self.reads)
+        return sum([touch.bytes for touch in self.reads])
 
     @property
     def written(self) -> float:
-        return sum(touch.bytes for touch in self.writes)
+        return sum([touch.bytes for touch in self.writes])
 
     @property
     def moved(self) -> float:

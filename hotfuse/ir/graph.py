@@ -164,6 +164,11 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
+    def readers(self) -> Mapping[str, frozenset[str]]:
+        """The ids of the nodes that read each value, to be asked whether others do."""
+        return {name: frozenset(node.id for node in nodes) for name, nodes in self.consumers.items()}
+
+    @cached_property
     def kept(self) -> frozenset[str]:
         """The outputs, to be asked whether a value is one."""
         return frozenset(self.outputs)

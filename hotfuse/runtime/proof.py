@@ -24,7 +24,7 @@ import numpy as np
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.errors import DimError, InputError, VerifyError
-from hotfuse.fusion.analyzer import steps_of
+from hotfuse.fusion.arithmetic import steps_of
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.dim import symbols_of
 from hotfuse.ir.graph import Graph, Node, Value

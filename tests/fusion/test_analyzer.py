@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from hotfuse.fusion.analyzer import Analyzer, analyse, numbers, steps_of
+from hotfuse.fusion.analyzer import Analyzer, analyse, numbers
+from hotfuse.fusion.arithmetic import steps_of
+from hotfuse.fusion.candidates import find
+from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.rules import Fused, fuse
 from hotfuse.fusion.whereabouts import located
 from hotfuse.hardware.pairs import STRIPS
+from hotfuse.hardware.spec import host_spec
 from hotfuse.hardware.work import GATHERED, STRIDED, Touch, Work
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.graph import Graph, Value
 from hotfuse.ir.layout import layouts
 from hotfuse.ir.types import F32, I64, TensorType
+from hotfuse.passes.hoist import hoist
+from hotfuse.runtime.build import skeleton
+from hotfuse.runtime.building import native_form
+from hotfuse.runtime.specimens import specimen
+from tests.fusion.graphs import Case
 
 F = 4
 
@@ -130,3 +141,27 @@ def test_what_folds_columns_has_few_tasks(shape: tuple[int, ...], variant: str, 
     graph = b.build([b.add("reduce_max", rows(b, *shape), axes=(axis,), keepdims=True)])
     group = Fused("rows", graph.nodes, shape, (axis,), grain=grain, variant=variant)
     assert Analyzer(graph, graph.values, layouts(graph, graph.values), {}).work(group).tasks == tasks
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_remembered_of_groups_is_what_would_be_counted(seed: int) -> None:
+    graph = hoist(native_form(skeleton(specimen(8000 + seed, blocks=12).graph), host_spec()), ()).main
+    found = Case(graph, layouts(graph, graph.values))
+    draft = Draft(graph, found.layouts, found.groups(1 << 20))
+    groups = [*draft.groups, *(made for candidate in find(draft, found.legality, draft) for made in candidate.made)]
+    assert len(groups) > len(draft.groups)
+    analyzer = Analyzer(graph, graph.values, found.layouts, {})
+    works = [analyzer.work(group) for group in groups]
+    for group, work in zip(groups, works, strict=True):
+        assert analyzer.work(group) == work == Analyzer(graph, graph.values, found.layouts, {}).work(group)
+
+
+def test_finer_tasks_and_other_cuts_are_the_same_work() -> None:
+    b = GraphBuilder()
+    graph = b.build([b.add("reduce_max", rows(b, 1483, 419), axes=(0,), keepdims=True)])
+    group = Fused("rows", graph.nodes, (1483, 419), (0,))
+    analyzer = Analyzer(graph, graph.values, layouts(graph, graph.values), {})
+    whole, strips = analyzer.work(group), analyzer.work(replace(group, variant=STRIPS, grain=1))
+    assert strips.uses is whole.uses  # nobody counted them again
+    assert strips == replace(whole, tasks=strips.tasks, lanes=strips.lanes, cut=strips.cut)
+    assert strips.tasks > whole.tasks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,17 @@ def test_random_edits_leave_an_order_in_which_everything_can_run(seed: int) -> N
         done |= each.writes
     kept = {found.layouts[name].root if name in found.layouts else name for name in graph.outputs}
     assert kept <= done
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_between_is_what_needs_the_first_of_all_that_lies_between(seed: int) -> None:
+    graph = hoist(native_form(skeleton(specimen(5200 + seed, blocks=12).graph), host_spec()), ()).main
+    found = Case(graph, layouts(graph, graph.values))
+    order = list(draft := Draft(graph, found.layouts, found.groups()))
+    for first, second in itertools.combinations(order, 2):
+        needs: set[Item] = set()
+        for other in order[order.index(first) + 1 : order.index(second)]:
+            if any(source is first or source in needs for source in draft.sources(other)):
+                needs.add(other)
+        through = [source.name for source in draft.sources(second) if source in needs]
+        assert draft.between(first, second) == (through[0] if through else "")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hotfuse.config import Config
-from hotfuse.fusion.engine import BESIDE, Planned, Planner, plan
+from hotfuse.fusion.engine import BESIDE, Engine, Planned, Planner, plan
 from hotfuse.fusion.exploring import random_plan
 from hotfuse.fusion.rules import results_of
 from hotfuse.hardware.model import Model
-from hotfuse.hardware.pairs import EDITS, GRAIN
+from hotfuse.hardware.pairs import EDITS, GRAIN, SPLIT
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.graph import Graph, Value
@@ -38,7 +38,7 @@ class Biased(Model):
 
     said: tuple[float, ...] = ()
 
-    def ratios(self, edits: Any) -> Any:
+    def ratios(self, edits: Any, looks: Any = None) -> Any:
         return np.array([[1.0] * len(self.said) if edit.strategy == GRAIN else self.said for edit in edits])
 
 
@@ -77,6 +77,47 @@ def test_what_trees_disagree_on_is_told_and_not_done() -> None:
     assert found.unsure
     assert all(step.made == () and step.gain_s > 0 for step in found.unsure)
     assert all(step.strategy not in ("registers", "siblings") for step in found.steps)
+
+
+class Counted(Model):
+    """A model that counts what it is asked of."""
+
+    asked = 0
+
+    def ratios(self, edits: Any, looks: Any = None) -> Any:
+        type(self).asked += len(edits)
+        return super().ratios(edits, looks)
+
+
+def test_the_model_is_asked_once_of_each_edit() -> None:
+    graph = hoist(native_form(skeleton(specimen(7, blocks=12).graph), SPEC), ()).main
+    places = layouts(graph, graph.values)
+    engine = Engine(graph, graph.values, places, Planner(Counted(RATES, 2), SPEC, {}))
+    first = engine.weigh(engine.candidates())
+    assert Counted.asked == len(first) > 20
+    assert all(a is b for a, b in zip(first, engine.weigh(engine.candidates()), strict=True))
+    assert Counted.asked == len(first)
+    for weighed in first:  # what is remembered is what a new engine finds, by itself as well as amid others
+        other = Engine(graph, graph.values, places, Planner(MODEL, SPEC, {}))
+        edit = weighed.candidate.on({item.name: item for item in other.draft})
+        (again,) = other.weigh([edit])
+        assert (again.works, again.before_s, again.gain_s) == (weighed.works, weighed.before_s, weighed.gain_s)
+
+
+def test_choices_that_a_strategy_has_for_a_group_are_told_apart() -> None:
+    def chain(b: GraphBuilder) -> Value:
+        y = rows(b, 64, 64)
+        for _ in range(3):
+            y = b.add("softmax", b.add("matmul", y, weight(b, 64, 64)), axis=-1)
+        return y
+
+    graph = case(chain).graph
+    engine = Engine(graph, graph.values, layouts(graph, graph.values), Planner(MODEL, SPEC, {}))
+    splits = [c for c in engine.candidates() if c.strategy == SPLIT]
+    assert [c.choice for c in splits] == list(range(len(splits)))
+    assert len(splits) > 2
+    alone = [engine.weigh([c])[0] for c in reversed(splits)]
+    assert [w.candidate.made for w in reversed(alone)] == [c.made for c in splits]
 
 
 def test_few_tasks_are_made_finer() -> None:

@@ -12,7 +12,7 @@ import safetensors.numpy
 from hotfuse.errors import ParseError
 from hotfuse.hardware import training
 from hotfuse.hardware.features import FEATURES
-from hotfuse.hardware.forest import Forest, read_forest, write_forest
+from hotfuse.hardware.forest import BLOCK, Forest, read_forest, write_forest
 from hotfuse.hardware.training import quality, train
 
 RNG = np.random.default_rng(0)
@@ -38,6 +38,15 @@ def test_the_arrays_say_what_scikit_learn_says(forest: Forest) -> None:
     each = np.stack([tree.predict(others) for tree in model.estimators_], 1)
     np.testing.assert_allclose(forest.trees(others), each, atol=1e-5)
     np.testing.assert_allclose(spread, each.std(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK, 2 * BLOCK + 3])
+def test_each_sample_goes_its_own_way_whoever_goes_beside_it(forest: Forest, count: int) -> None:
+    samples = RNG.standard_normal((count, len(FEATURES))).astype(np.float32)
+    found = forest.trees(samples)
+    assert found.shape == (count, len(forest.roots))
+    for place in range(0, count, 97):
+        np.testing.assert_array_equal(forest.trees(samples[place : place + 1])[0], found[place])
 
 
 def test_it_learns_and_doubts_where_it_saw_nothing(forest: Forest) -> None:
