@@ -8,9 +8,10 @@ each has groups of its own. What gained is held against whole calls, all of it o
 time, each edit by itself, for some do nothing to their own groups and much to those around them. It begins with what is
 predicted to be fastest, once with the threads that the amount of work speaks for, and once with one of them, or all, where
 that may pay: what two threads hand to each other may cost more than the second one gains. What was tried is not tried again,
-and once the time is up what was found so far is the plan; the rules' where that is no slower.
+and once the time is up what was found so far is the plan; the rules' where that is no slower. The time is up as well where
+others have the cores for good: what whole calls confirmed until then stays, and so does what the policy learned.
 
-State: what was tried.
+State: what was tried, and whether the time is up before its end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hotfuse.errors import NoIdleCores
 from hotfuse.fusion.draft import Draft
 from hotfuse.fusion.edits import apply
 from hotfuse.fusion.engine import Engine, Planned, Planner, Step, Weighed
@@ -62,7 +64,7 @@ class Race:
 
 
 Told = tuple[Weighed, Step]  # an edit, and how it is told
-Measure = Callable[[Sequence[Fused], Sequence[Fused]], Race]
+Measure = Callable[[Sequence[Fused], Sequence[Fused]], Race]  # raises NoIdleCores where nothing can be measured any more
 
 
 def tune(
@@ -96,6 +98,18 @@ class _Tuner:
         self._measure, self._deadline = measure, deadline
         self._tried: set[tuple[str, tuple[Fused, ...]]] = set()
         self._steps: list[Step] = []
+        self._is_over = False
+
+    def _is_on(self, deadline: float) -> bool:
+        return not self._is_over and time.monotonic() <= deadline
+
+    def _race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race | None:
+        """None where there is nothing to measure with any more: all ends with what was found so far."""
+        try:
+            return None if self._is_over else self._measure(first, second)
+        except NoIdleCores:
+            self._is_over = True
+            return None
 
     def run(self) -> Planned:
         engine = self._engine(None)
@@ -116,12 +130,16 @@ class _Tuner:
         of them, or all, where whole calls say that this may pay."""
         model = self._planner.model
         mine = groups, model.threads, ()
-        if not groups or model.rates.threads == 1 or time.monotonic() > self._deadline:
+        if not groups or model.rates.threads == 1 or not self._is_on(self._deadline):
             yield mine
             return
         team, threads = (ALL, model.rates.threads) if model.threads == 1 else (1, 1)
         other = [replace(group, team=team) for group in groups]
-        before, after = self._measure(groups, other).call_s
+        race = self._race(groups, other)
+        if race is None:
+            yield mine
+            return
+        before, after = race.call_s
         if (team == ALL and before < LEAST_TEAM_S) or after > MOST_LOST * before:
             yield mine
             return
@@ -134,12 +152,12 @@ class _Tuner:
         calls, which also tell what an edit does to the groups around it."""
         for _ in range(MOST_TRIALS):
             engine = self._engine(groups)
-            chosen = self._chosen(engine) if time.monotonic() <= deadline else []
+            chosen = self._chosen(engine) if self._is_on(deadline) else []
             if not chosen:
                 break
             groups = self._confirmed(groups, self._trial(engine, groups, chosen))
         looked: set[tuple[str, tuple[Fused, ...]]] = set()
-        while time.monotonic() <= deadline and len(looked) < MOST_LOOKED:
+        while self._is_on(deadline) and len(looked) < MOST_LOOKED:
             engine = self._engine(groups)
             weighed = self._next(engine, looked)
             if weighed is None:
@@ -164,11 +182,14 @@ class _Tuner:
         if made == groups:
             return groups
         for _ in range(1 + once_more):
-            race = self._measure(groups, made)
+            race = self._race(groups, made)
+            if race is None:  # nothing is known of what was to be held against these groups
+                return groups
             before, after = race.call_s
             if after > (1 - LEAST_GAIN / 2 if once_more else 1.0) * before:
                 break
         else:
+            assert race is not None
             self._steps += [_measured(step, _ids(weighed), race) for weighed, step in kept]
             return made
         if len(kept) == 1:
@@ -187,13 +208,19 @@ class _Tuner:
     def _fastest(self, ruled: list[Fused], found: Sequence[tuple[list[Fused], tuple[Step, ...]]]) -> Planned:
         """The last of some plans that is faster than those before it, in whole calls; the rules' own where none is surely
         faster. Orders that put groups side by side are plans of their own."""
-        if time.monotonic() > self._deadline + LATE_S:  # nothing can be compared: what is predicted is believed
-            return Planned(tuple(found[0][0]), found[0][1])
         best: tuple[list[Fused], tuple[Step, ...]] = ruled, ()
+        races = 0
         for groups, steps in found:
-            if groups != best[0] and time.monotonic() <= self._deadline + LATE_S:
-                before, after = self._measure(best[0], groups).call_s
-                best = (groups, steps) if after < (1 - LEAST_GAIN / 2) * before else best
+            if groups != best[0] and self._is_on(self._deadline + LATE_S):
+                race = self._race(best[0], groups)
+                if race is not None:
+                    before, after = race.call_s
+                    best = (groups, steps) if after < (1 - LEAST_GAIN / 2) * before else best
+                    races += 1
+        if not races:  # nothing could be compared: what whole calls confirmed on the way is believed, or else the model
+            predicted, climbed, *_ = found
+            best = climbed if any(step.is_measured for step in climbed[1]) else predicted
+            return Planned(tuple(best[0]), best[1])
         if best[0] != ruled and not self._holds(ruled, best[0]):
             best = ruled, ()
         return Planned(tuple(best[0]), best[1])
@@ -202,8 +229,11 @@ class _Tuner:
         """Whether a plan is faster than the rules' in most of a few races, for as long as there is time: one of them may fall
         into a moment in which somebody else has a core."""
         faster = slower = 0
-        while max(faster, slower) < MOST_OF_THREE and time.monotonic() <= self._deadline + LATE_S:
-            before, after = self._measure(ruled, groups).call_s
+        while max(faster, slower) < MOST_OF_THREE and self._is_on(self._deadline + LATE_S):
+            race = self._race(ruled, groups)
+            if race is None:
+                break
+            before, after = race.call_s
             gains = after < (1 - LEAST_GAIN / 2) * before
             faster, slower = faster + gains, slower + (not gains)
         return faster >= slower
@@ -232,8 +262,10 @@ class _Tuner:
         """Those edits that gained something."""
         made = [w for w in chosen if apply(engine.draft, w.candidate)]
         self._tried |= {_key(w) for w in chosen}
-        race = self._measure(groups, engine.draft.groups)
+        race = self._race(groups, engine.draft.groups)
         kept: list[Told] = []
+        if race is None:
+            return kept
         steps: list[Step] = []
         rewards: list[float] = []
         noises: list[float] = []

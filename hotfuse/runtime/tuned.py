@@ -1,7 +1,7 @@
 """Plans that were tuned: measured on inputs of a real call, in this process, for the sizes of that call.
 
-What others want of the cores comes first (`quiet`), for as long as plans may be tuned: where that leaves nothing to measure in,
-the predicted plan is the one.
+What others want of the cores comes first (`quiet`), for as long as plans may be tuned: where that leaves nothing more to
+measure in, the plan is what was confirmed until then, or else the predicted one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, NoIdleCores
-from hotfuse.fusion.engine import Planned, plan
+from hotfuse.fusion.engine import Planned
 from hotfuse.fusion.rules import Fused
 from hotfuse.fusion.tuning import Race, tune
 from hotfuse.hardware.spec import Spec
@@ -33,7 +33,7 @@ def tuned_executor(
     graph: Graph, given: Sequence[Any], config: Config, seconds: float, busy: Callable[[str], None] | None = None
 ) -> tuple[Executor, Planned]:
     """An executor of a graph whose constants never change: calls with inputs of such sizes run by a plan that was measured to
-    be fastest, others by the one that serves all. And that plan. `busy` is told why nothing could be measured."""
+    be fastest, others by the one that serves all. And that plan. `busy` is told why nothing, or no more, could be measured."""
     shop = Workshop(config)
     build = make_build(skeleton(graph), shop.spec, config, shop)
     main = attached(build.hoisted, graph.constants)
@@ -65,17 +65,20 @@ def tuned_plan(
     assert planner is not None, "rules measure nothing"
     track = Track(hoisted, graph, main, given, config)
     places, policy = layouts(graph, graph.values), known_policy(config, spec)
+    races, refused = 0, ""
 
     def race(first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+        nonlocal races, refused
         if not quiet.wait():
-            raise NoIdleCores(f"others used the cores for {quiet.waited_s:.1f} s, in which plans could not be measured")
+            more = f"no more plans could be measured than in {races} races" if races else "plans could not be measured"
+            refused = f"others used the cores for {quiet.waited_s:.1f} s, in which {more}"
+            raise NoIdleCores(refused)
+        races += 1
         return track.race(first, second)
 
-    try:  # on the thread that calls: what is faster on another one, with a team of its own, may be slower here
-        planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
-    except NoIdleCores as error:
-        if busy is not None:
-            busy(str(error))
-        return plan(graph, graph.values, places, planner)
+    # on the thread that calls: what is faster on another one, with a team of its own, may be slower here
+    planned, learned = tune(graph, graph.values, places, planner, race, seconds, policy)
+    if refused and busy is not None:
+        busy(refused)
     keep_policy(config, spec, learned)
     return planned

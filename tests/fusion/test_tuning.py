@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from hotfuse.errors import NoIdleCores
 from hotfuse.fusion.engine import Planned, Planner
 from hotfuse.fusion.rules import ALL, Fused
 from hotfuse.fusion.strategies import Policy
@@ -182,3 +183,42 @@ def test_one_disturbed_race_at_the_end_decides_nothing() -> None:
 
     assert nodes(lie=2.0, truth=0.5) == [3]
     assert nodes(lie=0.5, truth=2.0) == [1, 1, 1]
+
+
+class Interrupted(Clock):
+    """A clock that others take away after some races."""
+
+    left = 0
+
+    def race(self, first: Sequence[Fused], second: Sequence[Fused]) -> Race:
+        self.left -= 1
+        if self.left < 0:
+            raise NoIdleCores("others use the cores")
+        return super().race(first, second)
+
+
+def test_what_was_confirmed_stays_where_others_take_the_cores() -> None:
+    """Finer tasks pay, wherever they are made; the model does not know it, so only what is measured has them."""
+
+    def call(groups: Sequence[Fused]) -> float:
+        return 1e-3 * 0.8 ** sum(group.grain for group in groups)
+
+    def interrupted(left: int) -> tuple[int, bool, int, int]:
+        clock = Interrupted(lambda group: 1e-4 * 0.8**group.grain, call)
+        clock.left = left
+        planned, policy = plan_of(clock, make=two_apart)
+        measured = any(step.is_measured for step in planned.steps)
+        return sum(group.grain for group in planned.groups), measured, policy.seen, clock.races
+
+    whole, _, _, races = interrupted(1 << 30)
+    grains, measured, seen, _ = zip(*(interrupted(left) for left in range(races)), strict=True)
+    assert grains[0] == seen[0] == 0  # nothing was measured: what is predicted is believed
+    assert not measured[0]
+    assert list(seen) == sorted(seen)  # what the policy learned is never lost
+    assert seen[-1] > 0
+    confirmed = measured.index(True)
+    assert confirmed < 6  # the threads, a trial of edits, and the calls that confirm it
+    assert all(measured[confirmed:])
+    assert grains[confirmed] > 0
+    assert list(grains) == sorted(grains)
+    assert grains[-1] == whole

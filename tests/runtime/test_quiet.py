@@ -226,3 +226,27 @@ def test_plans_are_predicted_where_they_cannot_be_measured(config: Config, monke
     assert len(told) == 1
     assert not any(step.is_measured for step in planned.steps)
     assert len(executor.run(given)) == len(subject.graph.outputs)
+
+
+def test_what_was_learned_until_others_came_is_kept(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hotfuse.runtime.tuned as tuned
+    from hotfuse.runtime.planning import known_policy
+    from hotfuse.runtime.specimens import specimen
+
+    class Turns:
+        """Quiet for a few looks, and then no more."""
+
+        left, waited_s = 3, 7.0
+
+        def wait(self) -> bool:
+            self.left -= 1
+            return self.left >= 0
+
+    told: list[str] = []
+    monkeypatch.setattr(tuned, "Quiet", lambda seconds: Turns())
+    subject = specimen(3)
+    given = [subject.inputs[name] for name in subject.graph.inputs]
+    executor, _ = tuned.tuned_executor(subject.graph, given, config, 60.0, told.append)
+    assert told == ["others used the cores for 7.0 s, in which no more plans could be measured than in 3 races"]
+    assert known_policy(config, host_spec(config.isa)).seen > 0
+    assert len(executor.run(given)) == len(subject.graph.outputs)
