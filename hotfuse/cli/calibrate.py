@@ -150,11 +150,13 @@ def _measured(
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of training, and how far off predictions of the series that was timed are, by what was known before and now."""
+    """What came of training, and how far off predictions of the series that was timed are, by what was known before and now, of
+    the sources of it that no forest is trained of: `held` of `count` samples."""
 
     subject: Subject
     reply: TrainReply
     count: int
+    held: int
     before: float | None
     after: float | None
 
@@ -178,9 +180,10 @@ def _trained(
 
 def _retrained(calibration: Calibration, samples: Samples, config: Config, subject: Subject, series: Series) -> Trained:
     mine = samples.where((samples.source >= series.first) & (samples.source < series.first + series.most))
-    before = _error(calibration, mine, subject)
+    held = mine.where(mine.is_held_out)
+    before = _error(calibration, held, subject)
     reply = retrain(calibration, samples, config, subject)
-    return Trained(subject, reply, len(mine), before, _error(calibration, mine, subject))
+    return Trained(subject, reply, len(mine), len(held), before, _error(calibration, held, subject))
 
 
 def _error(calibration: Calibration, samples: Samples, subject: Subject) -> float | None:
@@ -234,7 +237,8 @@ def own_rows(name: str, found: Trained) -> list[tuple[str, str]]:
     """How well a user's own model is known."""
     what = "edits of its plans" if found.subject.are_ratios else "its kernels"
     shown = ["nothing was known" if error is None else f"{error * 100:.1f} %" for error in (found.before, found.after)]
-    return [(f"{name}: {what}, {found.count} timed: median error before and now", ", ".join(shown))]
+    said = ", ".join(shown) if found.held else "nobody can say: none were held out so far"
+    return [(f"{name}: {what}, {found.count} timed: median error on {found.held} held out, before and now", said)]
 
 
 def counter_rows(counts: Counts) -> list[tuple[str, str]]:

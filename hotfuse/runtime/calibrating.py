@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hotfuse.config import Config
 from hotfuse.errors import HotfuseError, WorkerError
 from hotfuse.hardware.retrain import TrainReply, TrainRequest
@@ -60,10 +62,17 @@ SPECIMENS = Series("specimen", 0, specimen)
 
 
 def plans_of(model: str, calls: Sequence[Specimen]) -> Series:
-    """Calls of one model in turns, each time by another plan. Its sources lie below 0, where no specimen has any."""
+    """Calls of one model, each time by another plan. Its sources lie below 0, where no specimen has any. Each call comes once
+    in a round, in an order that chance makes: threads and what is held out go by number as well, and of five calls in turns
+    one would never be learned from."""
     digest = hashlib.sha256(print_graph(calls[0].graph).encode()).digest()
     first = -PLANS * (2 + int.from_bytes(digest[:4]))
-    return Series(f"{model}, plan", first, lambda number: calls[number % len(calls)], PLANS, must_run=True)
+
+    def call(number: int) -> Specimen:
+        turn, place = divmod(number, len(calls))
+        return calls[int(np.random.default_rng((-first, turn)).permutation(len(calls))[place])]
+
+    return Series(f"{model}, plan", first, call, PLANS, must_run=True)
 
 
 def gather(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,16 @@ from hotfuse.errors import InputError
 from hotfuse.fusion.strategies import context, new_policy
 from hotfuse.hardware.counters import Counts
 from hotfuse.hardware.rates import Rates
+from hotfuse.hardware.retrain import TrainReply
+from hotfuse.hardware.samples import Samples
 from hotfuse.hardware.spec import host_spec
 from hotfuse.runtime import probes
+from hotfuse.runtime.calibrating import Series
+from hotfuse.runtime.calibration import TIMES
 from hotfuse.runtime.planning import keep_policy
 from hotfuse.runtime.quiet import Quiet, Told, untold
+from hotfuse.runtime.specimens import specimen
+from tests.hardware.test_samples import drawn
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +110,28 @@ def test_kernels_of_a_model_are_timed_at_the_sizes_of_its_calls(model: Path, tmp
     assert "mine.onnx: its kernels" in output
     assert "mine.onnx: edits of its plans" in output
     assert json.loads((tmp_path / "found.json").read_text())["samples"]["samples"] > 0
+
+
+def test_a_forest_is_judged_by_what_it_was_not_trained_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it knows what it was trained of by heart, and nothing of the rest."""
+    samples = drawn(range(10))
+    asked: list[Samples] = []
+
+    def error(calibration: object, samples: Samples, subject: object) -> float:
+        asked.append(samples)
+        return 0.5
+
+    monkeypatch.setattr(calibrate, "_error", error)
+    monkeypatch.setattr(calibrate, "retrain", lambda *_: TrainReply(b"", None, None, 0.0, 0.0))
+    series = Series("mine", 2, specimen, 5)  # sources 2 to 6, of which 4 is held out
+    found = calibrate._retrained(None, samples, Config(), TIMES, series)  # type: ignore[arg-type]
+    assert (found.count, found.held) == (50, 10)
+    assert [set(each.source.tolist()) for each in asked] == [{4}, {4}]
+    ((what, said),) = calibrate.own_rows("mine", found)
+    assert what == "mine: its kernels, 50 timed: median error on 10 held out, before and now"
+    assert said == "50.0 %, 50.0 %"
+    ((_, said),) = calibrate.own_rows("mine", replace(found, held=0, before=None, after=None))
+    assert "none were held out" in said
 
 
 def test_without_inputs_random_ones_are_timed(model: Path) -> None:

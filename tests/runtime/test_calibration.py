@@ -12,14 +12,14 @@ from hotfuse.config import Config
 from hotfuse.errors import ExecutionError
 from hotfuse.hardware.features import FEATURES
 from hotfuse.hardware.retrain import LEAST
-from hotfuse.hardware.samples import write_samples
+from hotfuse.hardware.samples import HELD_OUT, write_samples
 from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.builder import GraphBuilder
 from hotfuse.ir.dim import symbol
 from hotfuse.ir.types import F32, TensorType
 from hotfuse.runtime import course as module
 from hotfuse.runtime.cache import open_cache
-from hotfuse.runtime.calibrating import PLANS, gather, plans_of, retrain, timed
+from hotfuse.runtime.calibrating import ALONE, PLANS, gather, plans_of, retrain, timed
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, forget_machine, keep_rates, known_machine
 from hotfuse.runtime.specimens import Specimen, specimen
 from tests.hardware.test_model import RATES, work
@@ -82,8 +82,8 @@ def test_plans_of_a_model_have_sources_of_their_own(calibration: Calibration, co
     calls = [specimen(3), specimen(4)]
     series = plans_of("mine", calls)
     assert series.first + PLANS <= 0
-    assert series.subject(0) is series.subject(2) is calls[0]
-    assert series.subject(1) is calls[1]
+    for number in range(0, 20, 2):  # each call once in a round
+        assert {id(series.subject(number)), id(series.subject(number + 1))} == set(map(id, calls))
     assert plans_of("other", calls[1:]).first != series.first
     times, ratios = gather(calibration, config, 0.5, quietly, series)
     assert len(times) > 2
@@ -93,6 +93,21 @@ def test_plans_of_a_model_have_sources_of_their_own(calibration: Calibration, co
     found = gather(calibration, config, 0.0, quietly)[0]  # specimens begin at 0 all the same
     assert len(found) == len(times)
     assert timed(calibration, config, 3)[0].source.max() == 3
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 8, 10, 20])
+def test_of_each_call_some_plans_are_held_out_and_some_go_on_one_thread(count: int) -> None:
+    calls = [replace(specimen(3)) for _ in range(count)]
+    series = plans_of("mine", calls)
+    met: dict[int, set[tuple[bool, bool]]] = {}
+    for number in range(60 * count):
+        is_held = bool((series.first + number) % HELD_OUT == HELD_OUT - 1)
+        met.setdefault(id(series.subject(number)), set()).add((is_held, number % ALONE == 0))
+    again = plans_of("mine", calls)  # who goes on later has the same
+    assert all(series.subject(number) is again.subject(number) for number in range(3 * count))
+    assert len(met) == count
+    for ways in met.values():
+        assert len({is_held for is_held, _ in ways}) == len({is_alone for _, is_alone in ways}) == 2
 
 
 def test_all_plans_of_a_model_end_it(calibration: Calibration, config: Config) -> None:
