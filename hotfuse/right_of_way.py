@@ -164,7 +164,8 @@ class RightOfWay:
     def behind(self, process: int | None = None, rare: bool = False) -> Iterator[None]:
         """A process works on something behind the models, in no hurry if it is `rare`; None: a thread of this one, which looks
         whether they are `busy`."""
-        may_return()  # which is tried once, and not while callers wait for the lock
+        if process is not None:
+            may_return()  # which is tried once, and not while callers wait for the lock
         with self._lock:
             if not self.active:
                 now_s = time.monotonic()
@@ -220,6 +221,11 @@ class RightOfWay:
     def await_pause(self, longest_s: float) -> None:
         """Wait until what works behind models need not wait, or so long."""
         self._await(lambda: not self.busy, max(longest_s, self.patience_s))
+
+    def await_answer(self, longest_s: float) -> None:
+        """Wait until a call has ended, if one is under way, or so long."""
+        ended_s = self._ended_s
+        self._await(lambda: not self._calls or self._ended_s > ended_s, longest_s)
 
     def _await(self, ready: Callable[[], bool], longest_s: float) -> None:
         """Who ends a call, or makes a pause, tells: to look for it a thousand times in a second takes a twentieth of a core."""

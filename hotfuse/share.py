@@ -9,7 +9,7 @@ State: what was earned and not spent.
 from __future__ import annotations
 
 ALLOWED = 0.14  # of calls' time
-PAUSE = 0.4  # of a call, that a pause takes: with it a call is shorter than two
+PAUSE = 0.25  # of a call, that a pause takes: a call with one is still far from two, and work comes as far as in longer ones
 LEAST_S = 0.001  # of a pause: below that nobody gets to work
 MOST_S = 0.5
 KEPT = 2.0  # pauses' worth of what was earned while nobody worked

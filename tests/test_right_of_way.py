@@ -48,6 +48,40 @@ def ran_s(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
+def test_ranks_are_tried_out_for_processes_and_not_for_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[bool] = []
+    monkeypatch.setattr(right_of_way, "may_return", lambda: tried.append(True))
+    right = RightOfWay()
+    with right.behind():
+        assert not tried
+    with spinning() as process, right.behind(process):
+        assert tried
+
+
+def test_a_call_that_is_under_way_is_waited_for_until_its_answer() -> None:
+    right, waited = RightOfWay(), threading.Event()
+
+    def wait(longest_s: float) -> threading.Thread:
+        waited.clear()
+        thread = threading.Thread(target=lambda: (right.await_answer(longest_s), waited.set()))
+        thread.start()
+        return thread
+
+    with right.behind():
+        right.await_answer(10)  # there is none
+        with right.call():
+            thread = wait(10)
+            assert not waited.wait(0.1)
+        assert waited.wait(5)
+        thread.join()
+        with right.call():
+            thread = wait(0.05)
+            assert waited.wait(5)
+        thread.join()
+
+
 def test_a_process_stands_still_while_a_call_is_under_way() -> None:
     right = RightOfWay()
     with spinning() as process:

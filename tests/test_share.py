@@ -29,9 +29,9 @@ def test_calls_wait_for_a_share_of_their_time(call_s: float) -> None:
 def test_what_was_earned_while_nobody_worked_is_forgotten() -> None:
     share = Share()
     share.earn(1000.0)
-    found = waits(0.1, 6, share)
+    found = waits(0.1, 100, share)
     assert sum(found[: int(KEPT)]) == pytest.approx(KEPT * PAUSE * 0.1)
-    assert found[int(KEPT)] == 0.0
+    assert sum(found) <= KEPT * PAUSE * 0.1 + 100 * ALLOWED * 0.1
 
 
 def test_who_waited_longer_waits_less_often() -> None:

@@ -8,6 +8,7 @@ State: the thread, its queue, and weak references to whoever wants ticks. A fork
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import queue
@@ -23,6 +24,8 @@ from hotfuse.right_of_way import RIGHT_OF_WAY
 from hotfuse.runtime.threads import dismiss_team
 
 TICK_S = 0.25
+AT_ONCE_S = 0.01  # after a model was loaded: its first call has begun, or is nobody's hurry
+ANSWER_S = 2.0  # that it is waited for
 REST_S = 30.0  # without work and without ticks: the thread ends
 
 Work = Callable[[], None]
@@ -58,6 +61,22 @@ class Background:
                 self._thread = thread
             self._work.put(work)
         return True
+
+    def post_after_answer(self, work: Work) -> bool:
+        """The same, when the call is answered that whoever loaded a model makes at once: it has the machine to itself."""
+        behind = contextlib.ExitStack()
+        behind.enter_context(RIGHT_OF_WAY.behind())  # now: the call may begin before the thread does
+
+        def later() -> None:
+            with behind:
+                time.sleep(AT_ONCE_S)
+                RIGHT_OF_WAY.await_answer(ANSWER_S)
+                work()
+
+        posted = self.post(later)
+        if not posted:
+            behind.close()
+        return posted
 
     def register(self, ticked: Ticked) -> None:
         """Have something asked every TICK_S seconds, as long as somebody else holds it and the thread runs."""

@@ -90,7 +90,7 @@ class Controller:
         self._quiet = threading.Condition(make_lock())
         background.register(self)
         if self._making.may_find:
-            background.post(self._making.ask_cache)
+            background.post_after_answer(self._making.ask_cache)
 
     @property
     def state(self) -> State:

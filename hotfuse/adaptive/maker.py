@@ -58,10 +58,14 @@ def wake_early(config: Config, weights_bytes: int) -> bool:
 
 
 def get_ready() -> None:
-    """Import what a large model's first kernels are made with, when it is loaded and workers are on their way."""
-    from hotfuse.adaptive.ahead import import_between
+    """Import what a large model's first kernels are made with, once it has answered and workers are on their way."""
 
-    import_between(Unhurried(), BACKGROUND.post)
+    def import_it() -> None:
+        from hotfuse.adaptive.ahead import import_between
+
+        import_between(Unhurried(), BACKGROUND.post)
+
+    BACKGROUND.post_after_answer(import_it)
 
 
 def constant_bytes(graph: Graph) -> int:

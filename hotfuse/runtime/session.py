@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotfuse.config import Config
 from hotfuse.errors import BadIndex, DimError, InputError, InvalidModel
@@ -23,9 +23,11 @@ from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.overrides import Overrides
 from hotfuse.runtime.profiler import StepTime, profile
 from hotfuse.runtime.quick import ShortWay
-from hotfuse.runtime.report import GraphReport, explain_text, make_report
 from hotfuse.runtime.serving import Observer, Serving
-from hotfuse.runtime.story import Story
+
+if TYPE_CHECKING:  # who is served may never ask for a report
+    from hotfuse.runtime.report import GraphReport
+    from hotfuse.runtime.story import Story
 
 
 class Session:
@@ -203,6 +205,8 @@ class Session:
 
     def report(self) -> GraphReport:
         """What the model is made of, what happened so far, and why it is not faster yet."""
+        from hotfuse.runtime.report import make_report
+
         observer = self.observer
         seconds, baked = ({}, {}) if observer is None else (observer.unit_seconds(), observer.baked_calls())
         known = (self.graph.name, self.graph, self.opaque, self._best.executor, self._calls, self.events, self._closed)
@@ -218,6 +222,8 @@ class Session:
 
     def explain(self) -> str:
         """One line per node: operator, result, cost, origin, and why it is opaque if it is."""
+        from hotfuse.runtime.report import explain_text
+
         return explain_text(self.graph)
 
     def settle(self, timeout_s: float = 60.0) -> bool:
