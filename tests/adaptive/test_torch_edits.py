@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 import hotfuse
@@ -42,6 +44,16 @@ class Pair(torch.nn.Module):
         return self.second(self.first(x))
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Eager has one thread, as the kernels here do: what they are to be faster than must not have two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("alone")
 def test_submodules_that_always_follow_each_other_are_merged_and_that_is_told() -> None:
     model = Pair().eval()
     fast = hotfuse.compile(model, cache="off", tier=1, threads=1, fusion="rules", trial=True)
