@@ -48,9 +48,7 @@ def ran_s(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
-def test_ranks_are_tried_out_for_processes_and_not_for_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_are_tried_out_for_processes_and_not_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[bool] = []
     monkeypatch.setattr(right_of_way, "may_return", lambda: tried.append(True))
     right = RightOfWay()
