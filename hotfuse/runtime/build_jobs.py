@@ -81,19 +81,28 @@ def build_job(
     without a pause nobody does: the pauses that they make are short, and a process would have to be started in them."""
     if submit is None:
         return worker_job(label, request, BuildReply, finish, config, pace=pace)
-    numbers = itertools.count()
-
-    def ask_others(pile: Pile, most: int) -> None:
-        for number in itertools.islice(numbers, 0 if RIGHT_OF_WAY.crowded else min(most, request().helpers)):
-            submit(_help_job(f"help with {label}", pile, number, config))
-
-    pile = Pile(ask_others)
+    pile = _pile(label, config, submit, lambda: request().helpers)
 
     def end(result: BuildReply | BaseException) -> None:
         pile.close()
         finish(result)
 
     return replace(worker_job(label, request, BuildReply, end, config, pace=pace), serve=pile.serve)
+
+
+def with_help(label: str, config: Config, submit: Callable[[Job], None]) -> AskBack:
+    """For a foundry of this process: as many workers as there may be make code beside it."""
+    return _pile(label, config, submit, lambda: config.workers).serve
+
+
+def _pile(label: str, config: Config, submit: Callable[[Job], None], helpers: Callable[[], int]) -> Pile:
+    numbers = itertools.count()
+
+    def ask_others(pile: Pile, most: int) -> None:
+        for number in itertools.islice(numbers, 0 if RIGHT_OF_WAY.crowded else min(most, helpers())):
+            submit(_help_job(f"help with {label}", pile, number, config))
+
+    return Pile(ask_others)
 
 
 def _help_job(label: str, pile: Pile, number: int, config: Config) -> Job:

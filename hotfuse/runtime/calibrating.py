@@ -26,9 +26,10 @@ from hotfuse.hardware.retrain import TrainReply, TrainRequest
 from hotfuse.hardware.samples import Samples, no_samples, write_samples
 from hotfuse.ir.text import print_graph
 from hotfuse.records import dataclass
-from hotfuse.runtime.build_jobs import worker_job
+from hotfuse.runtime.build_jobs import with_help, worker_job
 from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.calibration import RATIOS, SUBJECTS, TIMES, Calibration, Subject
+from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.course import Course, Found
 from hotfuse.runtime.pulse import Pulse
 from hotfuse.runtime.quiet import Quiet
@@ -98,6 +99,7 @@ def gather(
 
     waiting: deque[Course] = deque()  # for being timed again
     pulse = pulse_of(calibration)
+    help = with_help("kernels to be timed", config, build_pool(config).submit)
 
     def take(course: Course) -> None:
         nonlocal times, ratios
@@ -113,7 +115,7 @@ def gather(
             if quiet is not None and not quiet.wait(pause):
                 break
             progress(passed(), len(times), f"{series.what} {number}")
-            course = begin(calibration, series, config, number, pulse) if is_on else None
+            course = begin(calibration, series, config, number, pulse, help) if is_on else None
             if course is not None:
                 waiting.append(course)
             if len(waiting) > LATER or (waiting and not is_on):
@@ -142,12 +144,20 @@ def pulse_of(calibration: Calibration) -> Pulse | None:
     return Pulse(calibration.spec, threads, calibration.cache) if threads > 1 else None
 
 
-def begin(calibration: Calibration, series: Series, config: Config, number: int, pulse: Pulse | None = None) -> Course | None:
+def begin(
+    calibration: Calibration,
+    series: Series,
+    config: Config,
+    number: int,
+    pulse: Pulse | None = None,
+    help: AskBack | None = None,
+) -> Course | None:
     """A subject on its course, timed once: some on one thread, the others on all. None where it cannot run and need not: that
     teaches nothing."""
     threads = 1 if number % ALONE == 0 else calibration.rates.threads
     try:
-        course = Course(calibration, series.subject(number), replace(config, threads=threads), series.first + number, pulse)
+        on_threads = replace(config, threads=threads)
+        course = Course(calibration, series.subject(number), on_threads, series.first + number, pulse, help)
         course.run()
         return course
     except HotfuseError:

@@ -1,5 +1,6 @@
 """Courses: a model runs by a plan that chance made, and by the same with some edits, in turns (`runtime/racing`): every group
-of both is a sample of what kernels take, and every edit a sample of what edits make of it.
+of both is a sample of what kernels take, and every edit a sample of what edits make of it. Several times, each time with other
+edits: most of the time goes into compiling, and most kernels of the plan are made already.
 
 Before and after it is felt how near the cores are to each other (`runtime/pulse`). What was timed while they were moved is
 timed again; samples are of the rates that the machine had at the time, and of two times those count as one that were alike.
@@ -30,16 +31,19 @@ from hotfuse.hardware.work import Work
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import hoist
+from hotfuse.records import dataclass
 from hotfuse.runtime.build import attached, baked, sizes_of, skeleton
 from hotfuse.runtime.building import native_form
 from hotfuse.runtime.calibration import Calibration
+from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.planning import team_of
 from hotfuse.runtime.pulse import Pulse
 from hotfuse.runtime.racing import Laps, Track, best_of
 from hotfuse.runtime.specimens import Specimen
 
-EDITS = 12  # of a plan
+EDITS = 12  # of a plan, at once
+EDITED = 3  # times that a plan is edited, by edits that it was not edited by before
 BAKED = 0.5  # of the plans of a model with free sizes have kernels for those of a call, and the others for all sizes
 MOVED = 3  # times that it is timed at most until cores stay where they are
 GRAINED = 0.8  # how much later edits of grain come, which are legal nearly everywhere, than those that fuse
@@ -47,12 +51,26 @@ GRAINED = 0.8  # how much later edits of grain come, which are legal nearly ever
 Found = tuple[Samples, Samples]  # times and ratios
 
 
+@dataclass(frozen=True, eq=False)
+class _Edited:
+    """A plan with some edits, none of which touches what another does."""
+
+    groups: list[Fused]
+    edits: list[Candidate]
+
+
 class Course:
-    """A specimen, a plan that chance made of it, and the same with some edits. State: what groups took so far, by how near the
-    cores were."""
+    """A specimen, a plan that chance made of it, and the same with some edits. State: what groups took so far, of the plan and
+    of each that was made of it, by how near the cores were."""
 
     def __init__(
-        self, calibration: Calibration, subject: Specimen, config: Config, source: int, pulse: Pulse | None = None
+        self,
+        calibration: Calibration,
+        subject: Specimen,
+        config: Config,
+        source: int,
+        pulse: Pulse | None = None,
+        help: AskBack | None = None,
     ) -> None:
         self._rates, self._source, self._pulse = calibration.rates, source, pulse
         rng = np.random.default_rng(abs(source))
@@ -64,43 +82,53 @@ class Course:
         self._graph = graph = baked(hoisted.main, self._sizes) if is_baked else hoisted.main
         self._threads = team_of(graph, self._sizes, config.threads)
         self._plan = random_plan(graph, rng)
-        self._edited, self._edits = _edited(graph, self._plan, rng)
-        self._track = Track(hoisted, graph, main, given, config)
-        self._takes: list[tuple[Closeness | None, Laps]] = []
+        self._edited = _edited(graph, self._plan, rng)
+        self._track = Track(hoisted, graph, main, given, config, 1 + len(self._edited), help)
+        self._takes: list[list[tuple[Closeness | None, Laps]]] = [[] for _ in self._edited]
 
     def run(self) -> None:
         """Time it, or time it again."""
+        for edited, takes in zip(self._edited, self._takes, strict=True):
+            self._race(edited.groups, takes)
+
+    def _race(self, groups: Sequence[Fused], takes: list[tuple[Closeness | None, Laps]]) -> None:
+        """Time the plan and another in turns."""
         for _ in range(MOVED):
             before = self._close()
-            laps = self._track.laps(self._plan, self._edited)
+            laps = self._track.laps(self._plan, groups)
             if before is None or before.is_like(self._close() or before):
                 break
-        for place, (close, known) in enumerate(self._takes):
+        for place, (close, known) in enumerate(takes):
             if before is None or close is None or close.is_like(before):
-                self._takes[place] = close, (best_of(known[0], laps[0]), best_of(known[1], laps[1]))
+                takes[place] = close, (best_of(known[0], laps[0]), best_of(known[1], laps[1]))
                 return
-        self._takes.append((before, laps))
+        takes.append((before, laps))
 
     def _close(self) -> Closeness | None:
         return None if self._pulse is None or self._threads == 1 else self._pulse.feel()
 
     def found(self) -> Found:
         """Every group that was timed, and every edit whose groups were."""
-        assert self._takes, "it was never timed"
-        found = [self._found(laps, rates_now(self._rates, close)) for close, laps in self._takes]
+        found = [
+            self._found(edited, laps, rates_now(self._rates, close))
+            for edited, takes in zip(self._edited, self._takes, strict=True)
+            for close, laps in takes
+        ]
+        assert found, "it was never timed"
         times, ratios = (functools.reduce(operator.add, samples) for samples in zip(*found, strict=True))
         return times, ratios
 
-    def _found(self, raced: Laps, rates: Rates) -> Found:
+    def _found(self, edited: _Edited, raced: Laps, rates: Rates) -> Found:
         graph = self._graph
-        plans = [_works(graph, plan, self._sizes) for plan in (self._plan, self._edited)]
+        plans = [_works(graph, plan, self._sizes) for plan in (self._plan, edited.groups)]
         places = layouts(graph, graph.values)
         timed_ids = {lap.nodes for lap in raced[1]}
         seen: dict[tuple[str, ...], tuple[Work, Lap]] = {}
+        told = () if edited is self._edited[0] else plans[0]  # the plan is timed beside each that was made of it
         for works, laps in zip(plans, raced, strict=True):
             by_nodes = {lap.nodes: lap for lap in laps}
             for nodes, work in works.items():
-                if (lap := by_nodes.get(computing(nodes, places))) is not None:
+                if nodes not in told and (lap := by_nodes.get(computing(nodes, places))) is not None:
                     seen.setdefault(nodes, (work, lap))
         rows, prior = rows_of([work for work, _ in seen.values()], rates, self._threads)
         lapped = [lap for _, lap in seen.values()]
@@ -108,7 +136,7 @@ class Course:
         times = make_samples(rows, prior, [lap.seconds for lap in lapped], spreads, self._source)
         pairs: list[Edit] = []
         ratios: list[tuple[float, float]] = []
-        for candidate in self._edits:
+        for candidate in edited.edits:
             gone = [_ids(item.group) for item in candidate.gone if item.group is not None]
             made = [_ids(group) for group in candidate.made]
             region = frozenset(id for ids in gone for id in ids)
@@ -121,20 +149,27 @@ class Course:
         return times, make_samples(rows, np.ones(len(rows)), [r for r, _ in ratios], [s for _, s in ratios], self._source)
 
 
-def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> tuple[list[Fused], list[Candidate]]:
-    """A plan with some edits, none of which touches what another does."""
+def _edited(graph: Graph, groups: Sequence[Fused], rng: np.random.Generator) -> list[_Edited]:
+    """Plans made of one by edits; those after the first by such as none before was."""
     places = layouts(graph, graph.values)
-    draft = Draft(graph, places, groups)
-    found = list(find(draft, Legality(graph, graph.values, places), list(draft)))
-    made: list[Candidate] = []
-    touched: set[str] = set()
-    chance = rng.random(len(found)) + [GRAINED * (candidate.strategy == GRAIN) for candidate in found]
-    for place in np.argsort(chance):
-        candidate = found[place]
-        if len(made) < EDITS and touched.isdisjoint(candidate.names) and apply(draft, candidate):
-            touched.update(candidate.names)
-            made.append(candidate)
-    return draft.groups, made
+    legality = Legality(graph, graph.values, places)
+    found = list(find(draft := Draft(graph, places, groups), legality, list(draft)))
+    order = np.argsort(rng.random(len(found)) + [GRAINED * (candidate.strategy == GRAIN) for candidate in found])
+    left, plans = [found[place] for place in order], list[_Edited]()
+    while len(plans) < EDITED and (left or not plans):
+        draft = Draft(graph, places, groups)
+        items = {item.name: item for item in draft}
+        made: list[Candidate] = []
+        touched: set[str] = set()
+        for candidate in left:
+            if len(made) < EDITS and touched.isdisjoint(candidate.names) and apply(draft, candidate.on(items)):
+                touched.update(candidate.names)
+                made.append(candidate)
+        if plans and not made:
+            break
+        plans.append(_Edited(draft.groups, made))
+        left = [candidate for candidate in left if candidate not in made]
+    return plans
 
 
 def _works(graph: Graph, groups: Sequence[Fused], sizes: Mapping[str, int]) -> dict[tuple[str, ...], Work]:

@@ -1,4 +1,4 @@
-"""The foundry of a build worker: all programs of a build become code, some of them by other workers.
+"""The foundry: all programs of a build become code, some of them by other workers.
 
 A build is lowered first, as if there were code for everything, and then its programs are compiled; others begin with those that
 there are. Where there can be no code it is lowered again without: a chain link by link, the rest is left to tier 0.
@@ -10,13 +10,14 @@ many of them lie where others can take them; how many were compiled, and the tim
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from hotfuse.codegen.tile import TileProgram
 from hotfuse.hardware.spec import Spec, host_spec
 from hotfuse.runtime.build import Build
 from hotfuse.runtime.build_request import BuildRequest, HelpReply, HelpRequest
-from hotfuse.runtime.building import make_build
+from hotfuse.runtime.building import MakeCode, make_build
 from hotfuse.runtime.cache import DiskCache, open_cache
 from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.objects import kept_object, object_of
@@ -42,12 +43,18 @@ class Foundry:
     def build(self, asked: BuildRequest) -> Build:
         """What cannot be built is left to tier 0, with the reason."""
         config = replace(asked.config, strict=False)
+        return self.made(
+            lambda want: make_build(asked.graph, self._spec, config, want, asked.live, asked.sizes, asked.grouping)
+        )
+
+    def made(self, build: Callable[[MakeCode], Build]) -> Build:
+        """What is built where every program has code, or none that can be made of it."""
         while True:
             self._missing, self._offered = {}, 0
-            build = make_build(asked.graph, self._spec, config, self._want, asked.live, asked.sizes, asked.grouping)
+            found = build(self._want)
             self._make()
             if self._failed.keys().isdisjoint(self._missing):
-                return build
+                return found
 
     def _want(self, program: TileProgram) -> None:
         """Have code of a program, or see to it later. The error that there was where there can be none."""

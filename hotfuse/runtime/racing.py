@@ -3,6 +3,8 @@ way (`runtime/quick`), as calls of a session do: what one thread does all by its
 is one run of kernels are timed by the stopwatch alone, and not by a tracer, whose own work takes ten times as long as many a
 call: there are more calls in the same time, and nothing else goes through the caches in between.
 
+All kernels of a plan are made before it is timed, some by workers where these `help`.
+
 State: a `Track` keeps the kernels that were made, and the executors of the last plans.
 """
 
@@ -15,17 +17,24 @@ from typing import Any
 
 import numpy as np
 
+from hotfuse.codegen.tile import TileProgram
 from hotfuse.config import Config
 from hotfuse.fusion.rules import Fused
 from hotfuse.fusion.tuning import Lap, Race, computing
+from hotfuse.hardware.spec import host_spec
 from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.records import dataclass
 from hotfuse.runtime.binding import BoundPlan
+from hotfuse.runtime.build import Build
 from hotfuse.runtime.building import build_groups
+from hotfuse.runtime.cache import open_cache
+from hotfuse.runtime.child_main import AskBack
 from hotfuse.runtime.executor import Executor
-from hotfuse.runtime.native import Workshop, build_executor
+from hotfuse.runtime.foundry import Foundry
+from hotfuse.runtime.kernels import Kernel
+from hotfuse.runtime.native import build_executor
 from hotfuse.runtime.numpy_engine import NUMPY
 from hotfuse.runtime.quick import ShortWay
 from hotfuse.runtime.segment import Segment
@@ -54,11 +63,23 @@ class _Runner:
 
 
 class Track:
-    """Plans of `graph`, whose constants are attached in `main`, run with these inputs."""
+    """Plans of `graph`, whose constants are attached in `main`, run with these inputs. The last `kept` of them are there to be
+    called again."""
 
-    def __init__(self, hoisted: Hoisted, graph: Graph, main: Graph, given: Sequence[Array], config: Config) -> None:
+    def __init__(
+        self,
+        hoisted: Hoisted,
+        graph: Graph,
+        main: Graph,
+        given: Sequence[Array],
+        config: Config,
+        kept: int = 3,
+        help: AskBack | None = None,
+    ) -> None:
         self._hoisted, self._graph, self._main, self._given, self._config = hoisted, graph, main, given, config
-        self._shop = Workshop(config)
+        self._spec, self._kept = host_spec(config.isa), kept
+        self._foundry = Foundry(self._spec, open_cache(config), help)
+        self._kernels: dict[TileProgram, Kernel] = {}
         self._feeds = dict(zip(graph.inputs, given, strict=True))
         self._known: dict[tuple[Fused, ...], _Runner] = {}
         self._outlines = Outlines()
@@ -109,8 +130,7 @@ class Track:
         key = tuple(groups)
         found = self._known.pop(key, None)
         if found is None:
-            build = build_groups(self._hoisted, self._graph, groups, self._shop.spec, self._config, self._shop)
-            executor = build_executor(self._main, build, self._shop.kernels, NUMPY, self._config)
+            executor, build = self._made(groups)
             executor.run(self._given)
             short = ShortWay(self._graph.inputs, 1)
             types = tuple(map(NUMPY.type_of, self._given))
@@ -119,9 +139,16 @@ class Track:
             units = {unit.name: computing(unit.nodes, self._layouts) for unit in build.units}
             found = _Runner(executor, short, units, _segment(bound), outline(executor.plan.graph, bound, types))
         self._known[key] = found
-        while len(self._known) > 3:
+        while len(self._known) > self._kept:
             del self._known[next(iter(self._known))]
         return found
+
+    def _made(self, groups: Sequence[Fused]) -> tuple[Executor, Build]:
+        """A plan that can run."""
+        spec, config, objects = self._spec, self._config, self._foundry.objects
+        build = self._foundry.made(lambda want: build_groups(self._hoisted, self._graph, groups, spec, config, want))
+        self._kernels |= {p: Kernel(p, objects[p]) for p in build.programs if p not in self._kernels}
+        return build_executor(self._main, build, self._kernels, NUMPY, config), build
 
     def _tracer(self, executor: Executor, traces: list[Trace]) -> Tracer:
         return Tracer(executor, lambda tracer: traces.append(tracer.trace("", self._outlines.of(tracer))))
