@@ -64,7 +64,7 @@ class RowOrder:
     """Vectors along an axis of the joined domain (None: single elements), `width` elements at a time or the axis as a whole.
     `turned` is an axis along which something else has its neighbours: points are taken in squares of both axes then. With
     `across` the rows of the last axis are whole columns of blocks; with `strips` each block along the axis is a task. So many
-    rows go `abreast`."""
+    rows go `abreast`. What is left behind whole blocks goes by `lanes`, as many at once as there are surely left."""
 
     axis: int | None
     along_walks: bool
@@ -76,6 +76,7 @@ class RowOrder:
     across: bool = False
     strips: bool = False
     abreast: int = 1
+    lanes: int = 1  # elements of a vector
 
 
 def order_rows(body: Body, info: Info, spec: Spec, variant: str = "", grain: int = 0) -> RowOrder:
@@ -101,7 +102,7 @@ def _order_across(body: Body, spec: Spec) -> RowOrder:
     if isinstance(size, int) and size < lanes:
         raise TileError(f"{size} rows fill no vector")
     words = f"vectors across rows, along axis {axis} of {_shape(body)}: {lanes} rows at a time, turned in registers"
-    return RowOrder(axis, False, lanes, False, (), (words,), across=True)
+    return RowOrder(axis, False, lanes, False, (), (words,), across=True, lanes=lanes)
 
 
 def _order_abreast(body: Body, order: RowOrder, spec: Spec) -> RowOrder:
@@ -140,14 +141,14 @@ def _order_by_bytes(body: Body, info: Info, spec: Spec) -> RowOrder:
     turned = None if body.folded else _turned(body, best)
     if turned is not None:
         words = f"squares of axes {turned} and {best} of {_shape(body)}, {lanes} x {lanes}: both have neighbours in memory"
-        return RowOrder(best, False, lanes, False, streamed, (words, *reasons), turned)
+        return RowOrder(best, False, lanes, False, streamed, (words, *reasons), turned, lanes=lanes)
     is_dear = any(isinstance(s, Map) and s.op in DEAR for s in body.steps)
     most = (DEAR_ROW if is_dear else WHOLE_VECTORS) if along_walks else (DEAR_POINTS if is_dear else WHOLE_POINTS)
     is_whole = isinstance(size, int) and size <= most * lanes and (body.folded == 1 or not along_walks)
     shown = ", ".join(f"axis {axis}: {costs[axis]}" for axis in costs)
     how = "a row is one block" if is_whole else f"{BLOCK_VECTORS * lanes} elements at a time"
     reasons.insert(0, f"vectors along axis {best} of {_shape(body)}, {how}; bytes a point touches by axis: {shown}")
-    return RowOrder(best, along_walks, BLOCK_VECTORS * lanes, is_whole, streamed, tuple(reasons))
+    return RowOrder(best, along_walks, BLOCK_VECTORS * lanes, is_whole, streamed, tuple(reasons), lanes=lanes)
 
 
 @dataclass(frozen=True)

@@ -114,16 +114,22 @@ def _squares(program: TileProgram, var: str, order: RowOrder) -> TileProgram:
 
 
 def _blocks(program: TileProgram, var: str, length: Dim, order: RowOrder) -> TileProgram:
-    """The turns of a loop as blocks: one block of all, or many of the order's width and a masked one for the rest."""
+    """The turns of a loop as blocks: one block of all, or many of the order's width and masked ones for the rest."""
     if order.is_whole:
         assert isinstance(length, int)
         return inline(widen(program, var, length, axis=1), var)
     rest = f"{var}.rest"
     program = peel(program, var, order.width, rest)
-    for loop in (var, rest):
+    for loop, width in ((var, order.width), (rest, _rest(length, order))):
         if has_loop(program, loop):
-            program = hoist(widen(program, loop, order.width, axis=1), loop)
+            program = hoist(widen(program, loop, width, axis=1), loop)
     return program
+
+
+def _rest(length: Dim, order: RowOrder) -> int:
+    """Elements at a time of what is left behind whole blocks: as many vectors as it takes, one by one where nobody knows."""
+    left = length % order.width if isinstance(length, int) else 0
+    return -(-left // order.lanes) * order.lanes or order.lanes
 
 
 def _tasks(program: TileProgram, nest: Nest, body: Body, order: RowOrder, most: int) -> TileProgram:

@@ -56,7 +56,8 @@ class Legality:
         self._order = {node.id: place for place, node in enumerate(graph.nodes)}
 
     def join(self, first: Fused, second: Fused) -> Verdict:
-        """Both in one, values handed on in registers. The first is the one that does not read the other."""
+        """Both in one, values handed on in registers, in the loops that one of them had, where it can go in these. The first is
+        the one that does not read the other."""
         points = self._points(first, second)
         if isinstance(points, Refusal):
             return points
@@ -76,7 +77,12 @@ class Legality:
             team=second.team,
             parts=(*_parts(first), *_parts(second)),
         )
-        return self._writable(made, points) or made
+        refusal = self._writable(made, points)
+        if refusal is not None:
+            return refusal
+        variant = next((group.variant for group in (first, second) if group.variant), "")
+        varied = self.vary(made, variant) if variant else made
+        return made if isinstance(varied, Refusal) else varied
 
     def link(self, first: Fused, second: Fused) -> Verdict:
         """Both in one, a few rows at a time."""

@@ -79,7 +79,18 @@ def test_vectors_run_along_the_walk_where_its_elements_are_neighbours() -> None:
     assert program.notes[0] == (
         "vectors along axis 1 of mxn, 32 elements at a time; bytes a point touches by axis: axis 0: 68, axis 1: 4"
     )
-    assert loads(program) == {(1, 32)}
+    assert loads(program) == {(1, 32), (1, LANES)}
+
+
+@pytest.mark.parametrize(
+    ("size", "rest"),
+    [(32 * 7 + 1, {(1, 8)}), (32 * 7 + 17, {(1, 24)}), (32 * 7 + 31, {(1, 32)}), (32 * 7, set()), (N, {(1, 8)})],
+    ids=["one element", "three vectors", "a block that lacks one", "nothing", "unknown"],
+)
+def test_what_is_left_behind_whole_blocks_goes_by_as_few_vectors_as_it_takes(size: Dim, rest: set[tuple[int, int]]) -> None:
+    body = rows((M, size), (size, 1), writes=(1, 0))
+    assert not order_of(body).is_whole
+    assert loads(program_of(body)) == {(1, 32)} | rest
 
 
 def test_vectors_run_along_the_rows_where_those_are_neighbours() -> None:
@@ -159,7 +170,7 @@ def test_short_rows_are_one_block(size: Dim, whole: bool) -> None:
     assert ("a row is one block" if whole else "32 elements at a time") in order.reasons[0]
     program = program_of(body)
     assert program.notes == order.reasons
-    assert loads(program) == ({(1, size)} if whole else {(1, 32)})
+    assert loads(program) == ({(1, size)} if whole else {(1, 32), (1, LANES)})
 
 
 def test_wider_vectors_make_wider_blocks() -> None:

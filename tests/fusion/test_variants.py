@@ -127,14 +127,25 @@ def test_loops_may_be_changed_for_those_named_before_them() -> None:
     assert found.legality.vary(abreast, "sideways") == Refusal("its loops are not the plain ones any more")
 
 
-def test_what_is_fused_goes_in_plain_loops_again() -> None:
+def test_what_is_fused_keeps_its_loops() -> None:
     found = case(lambda b: [b.add("softmax", y := b.add("exp", rows(b, 64, 8)), axis=-1), y])
     first, second = found.groups()
     varied = found.legality.vary(second, ACROSS)
     assert isinstance(varied, Fused)
     both = found.legality.join(first, replace(varied, team=1))
     assert isinstance(both, Fused)
-    assert (both.variant, both.team, both.parts) == ("", 1, (first, second))
+    assert (both.variant, both.team) == (ACROSS, 1)
+    (plain,) = both.parts  # where no code can be made of these loops
+    assert (plain.variant, plain.parts) == ("", (first, second))
+
+
+def test_what_is_fused_goes_in_plain_loops_where_it_cannot_go_in_its_own() -> None:
+    found = case(lambda b: [b.add("softmax", b.add("exp", x := rows(b, 64, 8)), axis=-1), b.add("trilu", x, upper=True)])
+    varied = found.legality.vary(found.groups()[0], ACROSS)
+    assert isinstance(varied, Fused)
+    both = found.legality.join(varied, found.groups()[1])
+    assert isinstance(both, Fused)
+    assert both.variant == ""
 
 
 def test_other_loops_are_candidates_and_edits() -> None:
