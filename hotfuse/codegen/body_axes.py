@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotfuse.codegen.body import Body, Limit, Lookup, Place, Product, Read, Step, Write
+from hotfuse.codegen.body import Body, Fold, Limit, Lookup, Place, Product, Read, Scan, Step, Write
+from hotfuse.codegen.tile import Cast, Map, uses
 from hotfuse.ir.dim import Dim
 from hotfuse.ir.layout import collapse
 from hotfuse.ir.types import Shape, numel
@@ -24,6 +25,32 @@ def reads(body: Body) -> list[Read]:
 
 def accesses(body: Body) -> list[Read | Write]:
     return [*reads(body), *body.writes]
+
+
+def args_of(step: Step) -> tuple[str, ...]:
+    """The steps that a step takes."""
+    return (step.arg,) if isinstance(step, Fold | Scan) else uses(step) if isinstance(step, Map | Cast) else ()
+
+
+def moves(body: Body, strides: Sequence[Dim]) -> bool:
+    """Whether an access differs between the points of a row."""
+    return any(s != 0 for s in strides[len(body.domain) - body.folded :])
+
+
+def varying(body: Body) -> frozenset[str]:
+    """The steps that differ between the points of a row; each comes after those that it takes."""
+    found: set[str] = set()
+    for step in body.steps:
+        if isinstance(step, Read):
+            looks = [*(k.strides for k in step.lookups), *(x.strides for x in step.limits)]
+            varies = any(moves(body, strides) for strides in (step.strides, *looks))
+        elif isinstance(step, Place):
+            varies = moves(body, step.strides)
+        else:
+            varies = isinstance(step, Scan) or (not isinstance(step, Fold) and not found.isdisjoint(args_of(step)))
+        if varies:
+            found.add(step.name)
+    return frozenset(found)
 
 
 def permuted(body: Body, order: Sequence[int]) -> Body:

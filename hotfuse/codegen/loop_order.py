@@ -36,7 +36,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotfuse.codegen.body import Body, Place, Product, Scan
-from hotfuse.codegen.body_axes import accesses, reads
+from hotfuse.codegen.body_axes import accesses, reads, varying
 from hotfuse.codegen.nest import DEAR, Info
 from hotfuse.codegen.tile import Map
 from hotfuse.errors import TileError
@@ -142,7 +142,8 @@ def _order_by_bytes(body: Body, info: Info, spec: Spec) -> RowOrder:
     if turned is not None:
         words = f"squares of axes {turned} and {best} of {_shape(body)}, {lanes} x {lanes}: both have neighbours in memory"
         return RowOrder(best, False, lanes, False, streamed, (words, *reasons), turned, lanes=lanes)
-    is_dear = any(isinstance(s, Map) and s.op in DEAR for s in body.steps)
+    apart = varying(body) if along_walks else None  # what a row has one of is no part of its block
+    is_dear = any(isinstance(s, Map) and s.op in DEAR and (apart is None or s.name in apart) for s in body.steps)
     most = (DEAR_ROW if is_dear else WHOLE_VECTORS) if along_walks else (DEAR_POINTS if is_dear else WHOLE_POINTS)
     is_whole = isinstance(size, int) and size <= most * lanes and (body.folded == 1 or not along_walks)
     shown = ", ".join(f"axis {axis}: {costs[axis]}" for axis in costs)

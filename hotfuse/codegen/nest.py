@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from hotfuse.codegen.body import Body, Fold, Given, Limit, Lookup, Number, Place, Product, Read, Scan, Step, Write
-from hotfuse.codegen.body_axes import reads
+from hotfuse.codegen.body_axes import args_of, moves, reads, varying
 from hotfuse.codegen.scalar_ops import FOLDS, neutral, result_dtype
 from hotfuse.codegen.tile import (
     Access,
@@ -36,7 +36,6 @@ from hotfuse.codegen.tile import (
     Store,
     TileProgram,
     sizes_of,
-    uses,
 )
 from hotfuse.errors import TileError
 from hotfuse.ir.dim import Dim, symbol
@@ -100,7 +99,7 @@ class _Writer:
         self.scratch: list[Buffer] = []
         self.walks: list[tuple[str, ...]] = []
         self._numbers = itertools.count()
-        self._varying: dict[str, bool] = {}
+        self._varying = varying(body)
         self._depths: dict[str, int] = {}
         self._kept_in: dict[str, str] = {}  # scratch of a step
         self._stored: set[str] = set()
@@ -110,34 +109,11 @@ class _Writer:
 
     # what is known of steps
 
-    def args(self, step: Step) -> tuple[str, ...]:
-        return (step.arg,) if isinstance(step, Fold | Scan) else uses(step) if isinstance(step, Map | Cast) else ()
-
-    def moves(self, strides: Sequence[Dim]) -> bool:
-        """Whether an access differs between the points of a walk."""
-        return any(s != 0 for s in strides[len(self.kept) :])
-
-    def varying(self, name: str) -> bool:
-        """Whether a step differs between the points of a walk."""
-        if name not in self._varying:
-            step = self.by_name[name]
-            if isinstance(step, Read):
-                found = self.moves(step.strides) or any(self.moves(k.strides) for k in step.lookups)
-                found = found or any(self.moves(x.strides) for x in step.limits)
-            elif isinstance(step, Place):
-                found = self.moves(step.strides)
-            elif isinstance(step, Scan):
-                found = True
-            else:
-                found = not isinstance(step, Fold) and any(self.varying(a) for a in self.args(step))
-            self._varying[name] = found
-        return self._varying[name]
-
     def depth(self, name: str) -> int:
         """How many folds lie one behind the other up to this step."""
         if name not in self._depths:
             step = self.by_name[name]
-            below = max((self.depth(a) for a in self.args(step)), default=0)
+            below = max((self.depth(a) for a in args_of(step)), default=0)
             self._depths[name] = below + isinstance(step, Fold)
         return self._depths[name]
 
@@ -163,7 +139,7 @@ class _Writer:
         top = _Scope([symbol(v) for v in self.kept])
         for level in levels:
             self._walk(top, level, ())
-        rows = [w for w in self.body.writes if not (self.varying(w.step) or self.moves(w.strides))]
+        rows = [w for w in self.body.writes if not (w.step in self._varying or moves(self.body, w.strides))]
         for write in rows:
             self._write(write, top)
         points = [w for w in self.body.writes if w not in rows]
@@ -181,7 +157,7 @@ class _Writer:
             self._mark(write.step, len(levels), needs)
         for name, turns in needs.items():
             step = self.by_name[name]
-            if len(turns) > 1 and isinstance(step, Map) and step.op in DEAR and self.varying(name):
+            if len(turns) > 1 and isinstance(step, Map) and step.op in DEAR and name in self._varying:
                 self._kept_in[name] = scratch = f"keep{len(self.scratch)}"
                 self.scratch.append(Buffer(scratch, self.dtype(name), numel(self.lengths), "scratch"))
 
@@ -191,7 +167,7 @@ class _Writer:
         needs[name].add(turn)
         step = self.by_name[name]
         if not isinstance(step, Fold):
-            for arg in self.args(step):
+            for arg in args_of(step):
                 self._mark(arg, turn, needs)
 
     def _walk(self, top: _Scope, folds: Sequence[Fold], writes: Sequence[Write]) -> None:
@@ -247,14 +223,14 @@ class _Writer:
         step = self.by_name[name]
         if isinstance(step, Fold) or name in top.blocks:
             return
-        if not self.varying(name):
+        if name not in self._varying:
             self.block(name, top)
             return
         if isinstance(step, Read):
             for look in step.lookups:
-                if not self.moves(look.strides):
+                if not moves(self.body, look.strides):
                     self._index(look, top)
-        for arg in self.args(step):
+        for arg in args_of(step):
             self._rowwise(arg, top)
 
     def _write(self, write: Write, scope: _Scope) -> None:

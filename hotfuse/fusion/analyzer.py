@@ -182,7 +182,7 @@ class Analyzer:
         if not LEVELS.keys() >= {node.op for node in group.computing if node.op in FOLDS}:
             return None
         loops = self._loops_of(group)
-        is_dear = any(node.op in KEPT for node in group.computing)
+        is_dear = any(node.op in KEPT and not self._is_row_value(node, group, loops) for node in group.computing)
         is_whole = is_across or group.variant == ABREAST or (not is_down and row <= (DEAR_ROW if is_dear else WHOLE_ROW))
         found = walks_of(group.computing, results, lambda node: self._is_row_value(node, group, loops), self._root, not is_down)
         return replace(found, times={}, reads={}) if is_whole else found

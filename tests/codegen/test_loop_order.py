@@ -190,6 +190,14 @@ def test_functions_of_many_elements_are_no_block(folded: int, vectors: int) -> N
         assert order_of(dear).is_whole is whole
 
 
+def test_a_function_of_what_a_row_has_one_of_is_no_part_of_its_block() -> None:
+    size = (DEAR_ROW + 1) * LANES
+    plain = rows((M, size), (size, 1))
+    for arg, whole in (("f", True), ("a", False)):
+        steps = (*plain.steps, Map("e", "exp", (arg,)), Map("s", "add", ("a", "e")))
+        assert order_of(dataclasses.replace(plain, steps=steps)).is_whole is whole
+
+
 @pytest.mark.parametrize(("size", "whole"), [(32 * LANES, True), (32 * LANES + 1, False)])
 def test_a_short_axis_of_the_grid_is_one_block(size: int, whole: bool) -> None:
     assert order_of(rows((M, size), (size, 1), folded=0)).is_whole is whole
