@@ -225,14 +225,15 @@ class Analyzer:
         return found
 
     def _is_row_value(self, node: Node, group: Fused, loops: _Loops) -> bool:
-        """Whether a node computes one number for each row."""
+        """Whether a node computes one number for each row: of what is folded, or of what lies side by side."""
         found = loops.are_rows.get(node.id)
         if found is None:
             found = False
-            if group.folded and is_pointwise(node):
+            if group.kind == "rows" and is_pointwise(node):
                 shape = self._shape(node.outputs[0])
                 missing = len(group.domain) - len(shape)
-                found = missing >= 0 and all(axis < missing or shape[axis - missing] == 1 for axis in group.folded)
+                along = group.folded or _last(loops.domain)
+                found = bool(along) and missing >= 0 and all(axis < missing or shape[axis - missing] == 1 for axis in along)
             loops.are_rows[node.id] = found
         return found
 
@@ -311,7 +312,8 @@ class Analyzer:
             if group.kind == "rows" and is_pointwise(node):
                 shape, domain = self._shape(node.outputs[0]), loops.domain
                 missing = len(domain) - len(shape)
-                spread = [d for a, d in enumerate(domain) if (a < missing or shape[a - missing] == 1) and a not in group.folded]
+                once = group.folded or (_last(domain) if self._is_row_value(node, group, loops) else ())
+                spread = [d for a, d in enumerate(domain) if (a < missing or shape[a - missing] == 1) and a not in once]
                 found = product_of(spread) if missing >= 0 else 1.0
             loops.times[node.id] = found
         return found
@@ -384,6 +386,11 @@ def analyse(
     """What each group does, in the order they run."""
     analyzer = Analyzer(graph, values, layouts, sizes)
     return analyzer.located([analyzer.work(group) for group in groups])
+
+
+def _last(domain: Sequence[int]) -> tuple[int, ...]:
+    """The axis of what lies side by side; none where that is one point."""
+    return (len(domain) - 1,) if domain and domain[-1] > 1 else ()
 
 
 def _cut(points: float, tasks: float) -> float:

@@ -52,6 +52,17 @@ def test_an_elementwise_chain_moves_what_goes_in_and_comes_out() -> None:
     assert work.intensity == pytest.approx(work.steps / work.moved)
 
 
+@pytest.mark.parametrize(("shape", "times"), [((30, 1), 30), ((1, 70), 30 * 70), ((), 30)])
+def test_what_a_row_has_one_of_is_computed_once_for_each_row(shape: tuple[int, ...], times: int) -> None:
+    b = GraphBuilder()
+    graph = b.build([b.add("mul", b.add("tanh", rows(b, *shape)), rows(b, 30, 70, name="y"))])
+    values = graph.values
+    group = Fused("rows", graph.nodes, (30, 70))
+    (work,) = analyse([group], graph, values, layouts(graph, values), {})
+    (use,) = (use for use in work.uses if use.op == "tanh")
+    assert (use.elements, use.is_single) == (times, times == 30)
+
+
 def test_functions_are_worth_more_than_sums() -> None:
     assert steps_of("add") == 1
     assert steps_of("tanh") > steps_of("exp") > steps_of("div") > steps_of("add")

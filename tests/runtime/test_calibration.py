@@ -74,6 +74,18 @@ def test_every_group_and_every_edit_is_a_sample(calibration: Calibration, config
     assert (times.source == 3).all()
 
 
+def test_a_plan_is_edited_several_times_and_each_edit_made_once(calibration: Calibration, config: Config) -> None:
+    course = module.Course(calibration, specimen(3), replace(config, threads=1), 3)
+    assert len(course._edited) == module.EDITED
+    edits = [edit for edited in course._edited for edit in edited.edits]
+    assert len(set(map(id, edits))) == len(edits) > module.EDITS
+    assert len({(edit.strategy, edit.names, edit.choice) for edit in edits}) == len(edits)
+    course.run()
+    times, ratios = course.found()
+    assert len(ratios) > module.EDITS
+    assert len(np.unique(times.rows, axis=0)) > 0.9 * len(times)  # the plan's groups count once, not beside each edited one
+
+
 def quietly(passed: float, count: int, what: str) -> None:
     """Nobody looks."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from hotfuse.passes.hoist import hoist
 from hotfuse.runtime import planning
 from hotfuse.runtime.build import attached, skeleton
 from hotfuse.runtime.building import native_form
+from hotfuse.runtime.pile import Pile
 from hotfuse.runtime.planning import keep_policy, known_policy
 from hotfuse.runtime.racing import Track, _laps, _taken, best_of
+from hotfuse.runtime.recent_code import RECENT
 from hotfuse.runtime.specimens import specimen
 from hotfuse.runtime.trace import Piece, PieceTime, Trace
 
@@ -42,6 +45,24 @@ def test_every_group_of_both_plans_is_timed() -> None:
     assert all(seconds > 0 for seconds in race.call_s)
     region = frozenset(node.id for node in ruled[0].nodes)
     assert sum_of(race.laps[0], region)[0] == pytest.approx(next(x.seconds for x in race.laps[0] if x.nodes == region))
+
+
+def test_workers_help_to_make_kernels_before_anything_is_timed() -> None:
+    """Here nobody comes to help: what lies on the pile is made by the one who asked."""
+    subject = specimen(3)
+    hoisted = hoist(native_form(skeleton(subject.graph), host_spec()), ())
+    graph, places = hoisted.main, layouts(hoisted.main, hoisted.main.values)
+    asked: list[int] = []
+    pile = Pile(lambda pile, most: asked.append(most))
+    RECENT.clear()
+    given = [subject.inputs[name] for name in graph.inputs]
+    main = attached(hoisted, subject.graph.constants)
+    track = Track(hoisted, graph, main, given, replace(CONFIG, threads=1), help=pile.serve)
+    groups = Draft(graph, places, fuse(graph, graph.values, places)).groups
+    laps, again = track.laps(groups, groups)
+    assert asked
+    assert max(asked) > 1
+    assert {lap.nodes for lap in laps} == {lap.nodes for lap in again} >= {frozenset(n.id for n in g.nodes) for g in groups}
 
 
 def test_of_two_times_the_shorter_counts_and_both_say_how_sure_it_is() -> None:
