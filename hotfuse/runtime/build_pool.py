@@ -24,6 +24,11 @@ def build_pool(config: Config) -> Pool:
         return _pool
 
 
+def worker_pids() -> tuple[int, ...]:
+    """The processes of the pool; what they have of the cores is ours."""
+    return () if _pool is None else _pool.pids
+
+
 def wake_workers(config: Config, most: int = 2) -> None:
     """Have workers ready for what is built soon. Whether that succeeds is seen then. Of two the first is there to build, the
     second to prove what it built."""

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hotfuse.hardware.load import Look, cores_of_others, look, usable_cores
+from hotfuse.runtime.build_pool import worker_pids
 
 WINDOW_S = 0.5  # that is looked back upon: Linux counts in hundredths
 QUIET = 0.1  # of the cores: what others may have. Daemons have less, a client at a tenth of its load has as much
@@ -33,13 +34,18 @@ def untold(cores: float) -> None:
     """The pause that nobody looks at."""
 
 
+def look_here() -> Look:
+    """What workers have is this process's own."""
+    return look(worker_pids())
+
+
 class Quiet:
     """For one piece of work, which begins now."""
 
     def __init__(
         self,
         patience_s: float = math.inf,
-        look: Callable[[], Look] = look,
+        look: Callable[[], Look] = look_here,
         sleep: Callable[[float], None] = time.sleep,
         cores: int | None = None,
     ) -> None:

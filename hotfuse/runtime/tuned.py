@@ -20,6 +20,8 @@ from hotfuse.ir.graph import Graph
 from hotfuse.ir.layout import layouts
 from hotfuse.passes.hoist import Hoisted
 from hotfuse.runtime.build import attached, baked, sizes_of, skeleton
+from hotfuse.runtime.build_jobs import with_help
+from hotfuse.runtime.build_pool import build_pool
 from hotfuse.runtime.building import build_groups, make_build
 from hotfuse.runtime.executor import Executor
 from hotfuse.runtime.native import Workshop, build_executor
@@ -63,7 +65,7 @@ def tuned_plan(
     quiet = Quiet(seconds)
     planner = planner_of(config, spec, graph, sizes)
     assert planner is not None, "rules measure nothing"
-    track = Track(hoisted, graph, main, given, config)
+    track = Track(hoisted, graph, main, given, config, help=with_help("tuning", config, build_pool(config).submit))
     places, policy = layouts(graph, graph.values), known_policy(config, spec)
     races, refused = 0, ""
 

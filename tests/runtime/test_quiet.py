@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ from hotfuse.runtime.cache import open_cache
 from hotfuse.runtime.calibrating import gather
 from hotfuse.runtime.calibration import Calibration
 from hotfuse.runtime.probes import measure_rates
-from hotfuse.runtime.quiet import WINDOW_S, Quiet, in_back_seat
+from hotfuse.runtime.quiet import WINDOW_S, Quiet, in_back_seat, look_here
 from tests.hardware.test_model import RATES
 
 
@@ -92,6 +94,22 @@ def test_where_nobody_can_tell_it_is_quiet() -> None:
 
 
 # looks
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="cores are counted in /proc")
+def test_what_workers_have_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as worker:
+        try:
+            monkeypatch.setattr(module, "worker_pids", lambda: (worker.pid,))
+            before = look_here(), look()
+            time.sleep(1.0)
+            after = look_here(), look()
+        finally:
+            worker.kill()
+    without, with_it = (cores_of_others(a, b) for a, b in zip(before, after, strict=True))
+    assert without is not None
+    assert with_it is not None
+    assert without < with_it - 0.1
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="cores are counted in /proc")
