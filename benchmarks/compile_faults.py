@@ -110,7 +110,9 @@ def live(seed: int, stress: str) -> Life:
 
 
 def _life(session: Session, seconds: float, counts: Counter[str]) -> Life:
-    reasons = [event.reason for event in session.events.of("tier.retire")]
+    deaths = [event.reason for event in session.events.of("worker.died")]  # after one of them a job is begun again at once
+    raised = [event.reason for event in session.events.of("tier.retire") if CAUSES["raise"] in event.reason]
+    reasons = [*deaths, *raised]
     faults = tuple(fault for reason in reasons for fault, word in CAUSES.items() if word in reason)
     found = session.events.counted()
     attempts, proofs = found.get("tier.build", 0), found.get("tier.prove", 0)
