@@ -1,4 +1,5 @@
-"""Axes of a body: put in another order, walked from the other end, joined. What the body computes stays the same."""
+"""Axes of a body: what differs along them, and bodies with axes in another order, walked from the other end, joined. What the
+body computes stays the same."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def _order_by_bytes(body: Body, info: Info, spec: Spec) -> RowOrder:
     if turned is not None:
         words = f"squares of axes {turned} and {best} of {_shape(body)}, {lanes} x {lanes}: both have neighbours in memory"
         return RowOrder(best, False, lanes, False, streamed, (words, *reasons), turned, lanes=lanes)
-    apart = varying(body) if along_walks else None  # what a row has one of is no part of its block
-    is_dear = any(isinstance(s, Map) and s.op in DEAR and (apart is None or s.name in apart) for s in body.steps)
+    blocks = varying(body) if along_walks else {s.name for s in body.steps}  # what a row has one of is no part of its block
+    is_dear = any(isinstance(s, Map) and s.op in DEAR and s.name in blocks for s in body.steps)
     most = (DEAR_ROW if is_dear else WHOLE_VECTORS) if along_walks else (DEAR_POINTS if is_dear else WHOLE_POINTS)
     is_whole = isinstance(size, int) and size <= most * lanes and (body.folded == 1 or not along_walks)
     shown = ", ".join(f"axis {axis}: {costs[axis]}" for axis in costs)
